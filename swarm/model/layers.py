@@ -1,0 +1,94 @@
+"""The transformer layer that every family shares: RMS norm, rotary attention without a mask, gated MLP.
+
+The order of casts follows the published modelling code, because logits must match it bit for bit: the norm is computed
+in float32 and cast back before its weight multiplies, and queries and keys are rotated in float32.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from swarm.model.config import ModelConfig
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich, 2019)."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * normed.to(x.dtype)
+
+
+def rope_tables(length: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the rotary angles, float32 [length, head_dim], halves repeated (Su et al., 2021)."""
+    inverse = 1.0 / (theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate [..., length, head_dim] by half-split rotary embedding, in float32, and cast back."""
+    wide = x.float()
+    first, second = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Bidirectional attention: every position sees every other, no mask at all."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        kv_size = config.n_kv_heads * config.head_dim
+        self.head_dim = config.head_dim
+        self.groups = config.n_heads // config.n_kv_heads
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, kv_size, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=False)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """x: [rows, length, hidden]; cos, sin: [length, head_dim] of the same positions."""
+        q, k, v = (self._heads(proj(x)) for proj in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        if self.groups > 1:
+            k, v = k.repeat_interleave(self.groups, dim=1), v.repeat_interleave(self.groups, dim=1)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class MLP(nn.Module):
+    """down(silu(gate(x)) * up(x)) (Shazeer, 2020)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+
+
+class Layer(nn.Module):
+    """One pre-norm transformer layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attn_norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.attn = Attention(config)
+        self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attn(self.attn_norm(x), cos, sin)
+        return x + self.mlp(self.mlp_norm(x))  # type: ignore[no-any-return]

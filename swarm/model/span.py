@@ -1,0 +1,81 @@
+"""A contiguous range of parts of one backbone, as one torch module. A node builds only the parts it hosts."""
+
+import torch
+from torch import Tensor, nn
+
+from swarm.ids import Span
+from swarm.model.config import ModelConfig
+from swarm.model.layers import Layer, RMSNorm, rope_tables
+
+
+class Embedding(nn.Module):
+    """Part 0: token ids to hidden states."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.table = nn.Embedding(config.vocab_size, config.hidden_size)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table(ids)  # type: ignore[no-any-return]
+
+
+class Head(nn.Module):
+    """Part n+1: final norm and projection to the vocabulary."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.out = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.out(self.norm(hidden))  # type: ignore[no-any-return]
+
+
+class SpanModule(nn.Module):
+    """Parts `span.start`..`span.stop - 1` of the backbone that `config` describes.
+
+    `parts` is keyed by the part's number in the whole model, so that names in a checkpoint map to modules without
+    knowing where the span begins.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig, span: Span) -> None:
+        super().__init__()
+        span.check_within(config.n_parts)
+        self.config = config
+        self.span = span
+        self.parts = nn.ModuleDict({str(part): self._build(part) for part in span})
+        cos, sin = rope_tables(config.max_length, config.head_dim, config.rope_theta)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def _build(self, part: int) -> nn.Module:
+        if part == 0:
+            return Embedding(self.config)
+        return Head(self.config) if part == self.config.head_part else Layer(self.config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the span's embedding and layers; the head, if hosted, is called on its own (it needs fewer positions).
+
+        x: token ids [rows, length] (int64) when the span starts at part 0, else hidden states [rows, length, hidden].
+        Returns hidden states [rows, length, hidden].
+        """
+        length = x.shape[1]
+        cos, sin = self.cos[:length], self.sin[:length]
+        for name, part in self.parts.items():
+            if name == "0":
+                x = part(x)
+            elif int(name) != self.config.head_part:
+                x = part(x, cos, sin)
+        return x
+
+    @property
+    def head(self) -> Head | None:
+        part = self.parts[str(self.config.head_part)] if self.config.head_part in self.span else None
+        return part if isinstance(part, Head) else None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
