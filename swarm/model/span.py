@@ -47,7 +47,13 @@ class SpanModule(nn.Module):
         self.config = config
         self.span = span
         self.parts = nn.ModuleDict({str(part): self._build(part) for part in span})
-        cos, sin = rope_tables(config.max_length, config.head_dim, config.rope_theta)
+        self.rebuild_tables()
+
+    def rebuild_tables(self) -> None:
+        """Fill the rotary tables, which are derived and never stored."""
+        config = self.config
+        with torch.device("cpu"):
+            cos, sin = rope_tables(config.max_length, config.head_dim, config.rope_theta)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
@@ -57,18 +63,22 @@ class SpanModule(nn.Module):
         return Head(self.config) if part == self.config.head_part else Layer(self.config)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the span's embedding and layers; the head, if hosted, is called on its own (it needs fewer positions).
+        """Run all hosted parts but the head, which is called on its own because it needs fewer positions."""
+        return self.run(x, self.span)
 
-        x: token ids [rows, length] (int64) when the span starts at part 0, else hidden states [rows, length, hidden].
+    def run(self, x: Tensor, span: Span) -> Tensor:
+        """Run the embedding and layers of `span`, which lies within the hosted parts.
+
+        x: token ids [rows, length] (int64) when `span` starts at part 0, else hidden states [rows, length, hidden].
         Returns hidden states [rows, length, hidden].
         """
         length = x.shape[1]
         cos, sin = self.cos[:length], self.sin[:length]
-        for name, part in self.parts.items():
-            if name == "0":
-                x = part(x)
-            elif int(name) != self.config.head_part:
-                x = part(x, cos, sin)
+        for part in span:
+            if part == 0:
+                x = self.parts["0"](x)
+            elif part != self.config.head_part:
+                x = self.parts[str(part)](x, cos, sin)
         return x
 
     @property

@@ -1,0 +1,53 @@
+"""What the decoder wants scored and what it reports. Frozen data, shared by drivers, requests and the API."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """One forward pass to run.
+
+    ids: int32 [rows, length]; one row, or two under classifier-free guidance (conditional, then unconditional).
+    positions: int32 [P], the masked positions to score, ascending.
+    The answer is one set of score rows; with two rows the head composes them by `cfg_scale`.
+    """
+
+    step: int
+    ids: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    cfg_scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    position: int
+    id: int
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """One denoising step done. `committed` is fixed for good; `guessed` is the best token of what stays masked.
+
+    `masks_left` counts the masked positions of the whole canvas after the step.
+    """
+
+    step: int
+    block: int
+    committed: tuple[Token, ...]
+    guessed: tuple[Token, ...]
+    masks_left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """`reason` is "stop" (an end token closed the answer) or "length" (every position is committed)."""
+
+    reason: str
+    steps: int
+
+
+Event = Stepped | Finished

@@ -1,0 +1,1 @@
+"""Pure arithmetic on score rows."""

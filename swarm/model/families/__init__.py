@@ -1,0 +1,26 @@
+"""Registry of model families: a published `config.json` is read by the family that its `model_type` names."""
+
+from typing import Any, Protocol
+
+from swarm.errors import ModelFileError
+from swarm.model.config import ModelConfig
+from swarm.model.families import llada
+
+
+class Family(Protocol):
+    def read_config(self, raw: dict[str, Any]) -> ModelConfig: ...
+
+    def tensor_names(self, config: ModelConfig, part: int) -> dict[str, str]:
+        """Module parameter name within the part -> published tensor name."""
+        ...
+
+
+FAMILIES: dict[str, Family] = {"llada": llada.LLaDA()}
+
+
+def family_of(raw: dict[str, Any]) -> Family:
+    model_type = raw.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise ModelFileError(f"config.json: model_type is {model_type!r}; glossd can run {known}")
+    return FAMILIES[model_type]
