@@ -50,7 +50,7 @@ def _check(module: SpanModule, span: Span, x: Tensor, head: HeadWork | None) -> 
         raise BadRequest(f"input of shape {list(x.shape)} does not fit parts {span}", "tensors")
     if not 1 <= x.shape[1] <= config.max_length:
         raise BadRequest(f"{x.shape[1]} positions exceed the model's {config.max_length}", "tensors")
-    if span.start == 0 and not (0 <= int(x.min()) and int(x.max()) < config.vocab_size):
+    if span.start == 0 and not (int(x.min()) >= 0 and int(x.max()) < config.vocab_size):
         raise BadRequest(f"token ids must lie from 0 to {config.vocab_size - 1}", "tensors")
     if span.start > 0 and x.shape[2] != config.hidden_size:
         raise BadRequest(f"hidden states have size {x.shape[2]}, the model {config.hidden_size}", "tensors")

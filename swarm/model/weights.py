@@ -107,7 +107,7 @@ def _checked_hash(path: Path, recorded: dict[str, Any]) -> str:
     want = recorded.get(path.name)
     if want is not None and want != found:
         raise ModelFileError(
-            f"{path} is corrupt: its sha256 is not the one in manifest.json; install or fetch it again"
+            f"{path} is corrupt: its sha256 differs from manifest.json; install or fetch it again"
         )
     return found
 

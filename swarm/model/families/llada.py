@@ -3,6 +3,7 @@
 Switches of that code base that would change the arithmetic are checked, never ignored.
 """
 
+import math
 from typing import Any
 
 from swarm.errors import ModelFileError
@@ -86,7 +87,7 @@ def _size(raw: dict[str, Any], field: str) -> int:
 
 def _positive(raw: dict[str, Any], field: str) -> float:
     value = raw.get(field)
-    if type(value) not in (int, float) or not value > 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
         raise ModelFileError(f"config.json: {field} is {value!r}; it must be a positive number")
     return float(value)
 

@@ -1,0 +1,154 @@
+"""The decoder of one request. It owns the canvas and says what it wants scored; it never waits and never calls out.
+
+    while work := decoder.wanted():
+        events = decoder.apply(work[0].step, rows_for(work[0]))
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from swarm.decode.events import Event, Finished, Stepped, Token, Work
+from swarm.decode.noise import ORDER_STREAM, gumbel, uniform
+from swarm.decode.schedule import Block, blocks
+from swarm.decode.settings import Commit, DecodeSettings, Order
+from swarm.errors import BadAnswer, BadRequest
+from swarm.mixture.rows import ScoreRows
+
+
+class Decoder:
+    """canvas: int32 [length], prompt and committed tokens, `mask_id` where a token is to be found.
+
+    The canvas, the seed and the step number are the whole state: a decoder made from them goes on identically.
+    """
+
+    def __init__(self, canvas: npt.NDArray[np.int32], settings: DecodeSettings, mask_id: int, eos_id: int) -> None:
+        self.settings = settings
+        self.canvas = canvas.astype(np.int32)
+        self.step = 0
+        self._mask_id, self._eos_id = mask_id, eos_id
+        self._given = self.canvas != mask_id
+        if self._given.all():
+            raise BadRequest("the canvas has no masked position; ask for at least one token")
+        if settings.commit is Commit.THRESHOLD and settings.order is Order.RANDOM:
+            raise BadRequest("a threshold needs confidences; order 'random' goes with commit 'quota'", "order")
+        self.blocks = blocks(np.flatnonzero(~self._given).astype(np.int32), settings)
+        self._block = 0
+        self._step_in_block = 0
+        self._finished: Finished | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self._finished is not None
+
+    @property
+    def masks_left(self) -> int:
+        return int((self.canvas == self._mask_id).sum())
+
+    def wanted(self) -> list[Work]:
+        """The pass to run next; empty when the request is finished."""
+        if self._finished is not None:
+            return []
+        ids = self.canvas[None, :]
+        if self.settings.cfg_scale > 0:
+            unconditional = np.where(self._given, self._mask_id, self.canvas)
+            ids = np.stack((self.canvas, unconditional))
+        return [Work(self.step, ids.astype(np.int32), self._open_positions(), self.settings.cfg_scale)]
+
+    def apply(self, step: int, rows: ScoreRows) -> list[Event]:
+        """Commit from the score rows of `step`. Raises BadAnswer when they are not the rows that were wanted."""
+        positions = self._open_positions()
+        if self._finished is not None or step != self.step or not np.array_equal(rows.positions, positions):
+            raise BadAnswer(f"score rows for step {step} do not belong to step {self.step}")
+        ids, confidence = self._choose(rows)
+        chosen = self._commit(ids, confidence, positions)
+        self.canvas[positions[chosen]] = ids[chosen]
+        stepped = Stepped(
+            step=self.step,
+            block=self._block,
+            committed=_tokens(positions, ids, confidence, chosen),
+            guessed=_tokens(positions, ids, confidence, ~chosen),
+            masks_left=self.masks_left,
+        )
+        self._advance()
+        return [stepped] if self._finished is None else [stepped, self._finished]
+
+    def _open_positions(self) -> npt.NDArray[np.int32]:
+        block = self._current
+        masked = np.flatnonzero(self.canvas[block.start : block.stop] == self._mask_id) + block.start
+        return masked.astype(np.int32)
+
+    @property
+    def _current(self) -> Block:
+        return self.blocks[min(self._block, len(self.blocks) - 1)]
+
+    def _choose(self, rows: ScoreRows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        """Token and confidence per position: int32 [P], float64 [P].
+
+        log p + T * Gumbel has its maximum at a sample of softmax(logits / T); the confidence is the untempered
+        probability of the chosen token.
+        """
+        log_probs = rows.log_probs.astype(np.float64)
+        if self.settings.suppress_eos:
+            log_probs = _without(log_probs, rows.ids == self._eos_id)
+        scores = log_probs
+        if self.settings.temperature > 0:
+            scores = log_probs + self.settings.temperature * gumbel(
+                self.settings.seed, self.step, rows.positions, rows.ids
+            )
+        best = scores.argmax(axis=1)
+        row = np.arange(len(rows))
+        return rows.ids[row, best], np.exp(log_probs[row, best])
+
+    def _commit(
+        self, ids: npt.NDArray[np.int32], confidence: npt.NDArray[np.float64], positions: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.bool_]:
+        """Which positions to fix, bool [P]. Ranked by (confidence desc, position asc)."""
+        settings = self.settings
+        rank = confidence
+        if settings.order is Order.RANDOM:
+            rank = uniform(settings.seed, self.step, positions, np.zeros((len(positions), 1), np.int32), ORDER_STREAM)
+            rank = rank[:, 0]
+        order = np.argsort(-rank, kind="stable")
+        if settings.commit is Commit.QUOTA:
+            count = self._current.quota[self._step_in_block]
+        else:
+            count = max(1, int((confidence >= settings.threshold).sum()))
+        chosen = np.zeros(len(positions), dtype=np.bool_)
+        chosen[order[:count]] = True
+        return chosen
+
+    def _advance(self) -> None:
+        self.step += 1
+        self._step_in_block += 1
+        while self._block < len(self.blocks) and len(self._open_positions()) == 0:
+            self._block += 1
+            self._step_in_block = 0
+        if self._block == len(self.blocks):
+            self._finished = Finished("stop" if self._answer_end() is not None else "length", self.step)
+        elif self.settings.stop_at_eos and self._answer_end() is not None:
+            self._finished = Finished("stop", self.step)
+
+    def _answer_end(self) -> int | None:
+        """The position of the first generated end token, if nothing before it is masked."""
+        if not self.settings.stop_at_eos:
+            return None
+        ends = np.flatnonzero((self.canvas == self._eos_id) & ~self._given)
+        if len(ends) == 0 or (self.canvas[: ends[0]] == self._mask_id).any():
+            return None
+        return int(ends[0])
+
+
+def _without(log_probs: npt.NDArray[np.float64], banned: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Remove tokens from normalised rows and normalise again."""
+    mass = np.where(banned, np.exp(log_probs), 0.0).sum(axis=1, keepdims=True)
+    rest = np.log1p(-np.minimum(mass, 1 - 2.0**-53))
+    return np.where(banned, -np.inf, log_probs - rest)
+
+
+def _tokens(
+    positions: npt.NDArray[np.int32],
+    ids: npt.NDArray[np.int32],
+    confidence: npt.NDArray[np.float64],
+    chosen: npt.NDArray[np.bool_],
+) -> tuple[Token, ...]:
+    return tuple(Token(int(positions[i]), int(ids[i]), float(confidence[i])) for i in np.flatnonzero(chosen))
