@@ -1,0 +1,233 @@
+"""One p2pd process and the byte streams through it. Imports hivemind, which takes seconds: import this module late.
+
+Knows libp2p, not the DHT and not glossd's messages. Called by `swarm.net.hivemind` only.
+"""
+
+import asyncio
+import logging
+import re
+import shutil
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, read_pbmsg_safe, write_pbmsg
+from hivemind.proto import p2pd_pb2
+from hivemind.utils.logging import use_hivemind_log_handler
+
+from swarm.errors import DialFailed, LinkBroken, StartError
+from swarm.ids import PeerId
+from swarm.net.transport import Handler, Stream
+
+STREAMS_PER_PEER = 64
+"""Streams that one peer may hold open with us on one protocol; p2pd itself has no such limit."""
+
+_PIECE_BYTES = 256 * 1024
+_START_TIMEOUT_S = 30.0
+_CLOSE_TIMEOUT_S = 2.0
+_SOCKET_PATH_LIMIT = 64
+_LINK_ERRORS = (asyncio.IncompleteReadError, OSError, EOFError, RuntimeError)
+
+log = logging.getLogger(__name__)
+
+
+class P2pd:
+    """A running p2pd. `host` is the hivemind object that a DHTNode takes."""
+
+    def __init__(self, host: Any, socket_folder: Path) -> None:
+        self.host = host
+        self.peer_id = PeerId(host.peer_id.to_base58())
+        self._socket_folder = socket_folder
+        self._inbound: Counter[tuple[PeerId, str]] = Counter()
+        self._handling: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    async def start(
+        cls, identity_path: Path, host_maddrs: Sequence[str], announce_maddrs: Sequence[str], join: Sequence[str]
+    ) -> "P2pd":
+        """Raises StartError, which says what p2pd stumbled over and what to do."""
+        _check_free(host_maddrs)
+        use_hivemind_log_handler("nowhere")  # leaves logging to the program's own handlers
+        folder = Path(tempfile.mkdtemp(prefix="glossd-"))
+        try:
+            if len(str(folder)) > _SOCKET_PATH_LIMIT:
+                raise StartError(f"the temporary folder {folder} is too long for a socket; set TMPDIR to a shorter one")
+            host = await _host_class(folder).create(
+                initial_peers=list(join) or None,
+                host_maddrs=list(host_maddrs),
+                announce_maddrs=list(announce_maddrs) or None,
+                identity_path=str(identity_path),
+                auto_nat=False,
+                nat_port_map=False,
+                use_relay=False,
+                startup_timeout=_START_TIMEOUT_S,
+                idle_timeout=2 * _START_TIMEOUT_S,
+            )
+        except (P2PDaemonError, ValueError, OSError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise StartError(_explain(str(error), host_maddrs, join)) from error
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return cls(host, folder)
+
+    async def serve(self, protocol: str, handler: Handler) -> None:
+        async def accept(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # A task of our own: asyncio would report the cancelling of the one that it made for the connection.
+            stream = _SocketStream(PeerId(info.peer_id.to_base58()), reader, writer)
+            task = asyncio.create_task(self._handle(protocol, handler, stream))
+            self._handling.add(task)
+            task.add_done_callback(self._handling.discard)
+            await asyncio.wait({task})
+
+        await self.host.add_binary_stream_handler(protocol, accept)
+
+    async def _handle(self, protocol: str, handler: Handler, stream: Stream) -> None:
+        place = stream.peer, protocol
+        self._inbound[place] += 1
+        try:
+            if self._inbound[place] > STREAMS_PER_PEER:
+                log.warning("refused a stream of %s on %s: it holds %d already", *place, STREAMS_PER_PEER)
+            else:
+                await handler(stream)
+        except LinkBroken as error:
+            log.debug("a stream on %s: %s", protocol, error)
+        except Exception:
+            log.exception("the handler of %s failed on a stream of %s", protocol, stream.peer)
+        finally:
+            self._inbound[place] -= 1
+            if not self._inbound[place]:
+                del self._inbound[place]
+            await stream.close()
+
+    async def open(self, peer: PeerId, protocol: str, timeout_s: float) -> Stream:
+        """Raises DialFailed."""
+        # hivemind's own call leaves its socket open when the dial fails or is cancelled, so this does it by hand.
+        writer = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                reader, writer = await asyncio.open_unix_connection(
+                    self.host.daemon_listen_maddr["unix"], limit=_PIECE_BYTES
+                )
+                ask = p2pd_pb2.StreamOpenRequest(peer=PeerID.from_base58(peer).to_bytes(), proto=[protocol])
+                await write_pbmsg(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=ask))
+                answer = p2pd_pb2.Response()
+                await read_pbmsg_safe(reader, answer)
+            if answer.type == p2pd_pb2.Response.ERROR:
+                raise DialFailed(f"cannot reach {peer}: {_first_line(answer.error.msg)}")
+            opened = StreamInfo.from_protobuf(answer.streamInfo)
+            stream, writer = _SocketStream(PeerId(opened.peer_id.to_base58()), reader, writer), None
+            return stream
+        except TimeoutError:
+            raise DialFailed(f"{peer} did not answer within {timeout_s:g} s") from None
+        except (*_LINK_ERRORS, ValueError) as error:
+            raise DialFailed(f"cannot reach {peer}: {_first_line(str(error))}") from error
+        finally:
+            if writer is not None:
+                writer.close()
+
+    async def addresses(self) -> list[str]:
+        return [str(address) for address in await self.host.get_visible_maddrs(latest=True)]
+
+    async def close(self) -> None:
+        """Cancel the handlers and end p2pd; never raises."""
+        tasks = [task for task in self._handling if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        child = self.host._child
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self.host.shutdown()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+        shutil.rmtree(self._socket_folder, ignore_errors=True)
+
+
+class _SocketStream:
+    def __init__(self, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.peer = peer
+        self._reader = reader
+        self._writer = writer
+
+    async def read_exactly(self, size: int) -> bytes:
+        try:
+            return await self._reader.readexactly(size)
+        except _LINK_ERRORS as error:
+            raise LinkBroken(f"the stream with {self.peer} ended: {_first_line(str(error))}") from None
+
+    async def write(self, *chunks: bytes | memoryview) -> None:
+        try:
+            for chunk in chunks:
+                view = memoryview(chunk)
+                # In pieces, so that no more than one piece beyond the socket's window is copied into a buffer.
+                for start in range(0, len(view), _PIECE_BYTES):
+                    self._writer.write(view[start : start + _PIECE_BYTES])
+                    await self._writer.drain()
+        except _LINK_ERRORS as error:
+            raise LinkBroken(f"the stream with {self.peer} broke: {_first_line(str(error))}") from None
+
+    async def close(self) -> None:
+        self._writer.close()
+        try:
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._writer.wait_closed()
+        except TimeoutError:
+            self._writer.transport.abort()
+        except _LINK_ERRORS:
+            pass
+
+
+def _host_class(folder: Path) -> Any:
+    class Host(P2P):  # type: ignore[misc]
+        # A private folder: whoever can open these sockets speaks as this node.
+        _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
+
+        @staticmethod
+        def _make_process_args(*args: Any, **flags: Any) -> Any:
+            # hivemind has no arguments for these. This node relays for nobody and looks for no relays.
+            return P2P._make_process_args(*args, **{**flags, "relayDiscovery": False, "relayService": False})
+
+    return Host
+
+
+def _check_free(host_maddrs: Sequence[str]) -> None:
+    # libp2p shares a port with whoever listens on it already, and each would get half of the calls.
+    for address in host_maddrs:
+        family, host, _, port = (address.split("/") + [""] * 4)[1:5]
+        kind = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}.get(family)
+        if kind is None or not port.isdigit() or not 0 < int(port) < 2**16:
+            continue
+        with socket.socket(kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, int(port)))
+            except OSError as error:
+                raise StartError(
+                    f"cannot listen on {address}: {error.strerror}; stop what uses it or choose another"
+                ) from error
+
+
+def _explain(problem: str, host_maddrs: Sequence[str], join: Sequence[str]) -> str:
+    problem = re.sub(r"^Daemon failed to start: (\d+/\d+/\d+ \d+:\d+:\d+ )?", "", _first_line(problem))
+    if "address already in use" in problem or "failed to listen" in problem:
+        return f"cannot listen on {', '.join(host_maddrs)}: {problem}; stop what uses it or choose another"
+    if "bootstrap" in problem:
+        return (
+            f"none of the nodes to join answers: {', '.join(join)}; check the addresses, or start a swarm of your own"
+        )
+    if "already taken" in problem:
+        return "another running node uses this identity; stop it, or give this one an identity of its own"
+    return f"p2pd does not start: {problem}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:200] or "connection lost"

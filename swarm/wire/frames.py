@@ -1,0 +1,101 @@
+"""Frames of the pass protocol: bytes to messages with their tensors, and back. See `messages` for the layout.
+
+Every limit is checked on the eight bytes of the prefix, before anything is read or allocated, and the tensors that a
+head lists are checked against the body's length before the body is read. Only WireError leaves the decoders.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Annotated, Protocol
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from swarm.errors import WireError
+from swarm.wire.messages import BODY_LIMIT, HEAD_LIMIT, PassAnswer, PassRequest, Refusal, TensorHead
+from swarm.wire.tensors import Tensor, byte_view, size_bytes
+
+Message = PassRequest | PassAnswer | Refusal
+Tensors = dict[str, Tensor]
+
+_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
+_PREFIX = struct.Struct(">II")
+
+
+class ByteStream(Protocol):
+    """What frames need of `swarm.net.transport.Stream`."""
+
+    async def read_exactly(self, size: int) -> bytes: ...
+
+    async def write(self, *chunks: bytes | memoryview) -> None: ...
+
+
+def encode(message: Message, tensors: Sequence[Tensor] = ()) -> list[bytes | memoryview]:
+    """The frame as chunks to write in order. The heads of `tensors` replace those that `message` lists."""
+    if not isinstance(message, Refusal):
+        message = message.model_copy(update={"tensors": [tensor.head() for tensor in tensors]})
+    elif tensors:
+        raise WireError("a refusal carries no tensors")
+    head = message.model_dump_json().encode()
+    body_size = sum(byte_view(tensor.data).nbytes for tensor in tensors)
+    _check_lengths(len(head), body_size)
+    # Decoding our own head costs microseconds and keeps what the peer would refuse from leaving this node.
+    _decode_head(head, body_size)
+    return [_PREFIX.pack(len(head), body_size) + head, *(tensor.data for tensor in tensors)]
+
+
+def decode(head: bytes, body: bytes | memoryview) -> tuple[Message, Tensors]:
+    """The message of `head` with its tensors, which are views into `body`. Raises WireError."""
+    view = byte_view(body)
+    _check_lengths(len(head), view.nbytes)
+    message = _decode_head(head, view.nbytes)
+    return message, _cut(message, view)
+
+
+async def read_frame(stream: ByteStream) -> tuple[Message, Tensors]:
+    """The next frame. Raises WireError, after which the stream is of no more use, or what the stream raises."""
+    head_size, body_size = _PREFIX.unpack(await stream.read_exactly(_PREFIX.size))
+    _check_lengths(head_size, body_size)
+    message = _decode_head(await stream.read_exactly(head_size), body_size)
+    body = await stream.read_exactly(body_size) if body_size else b""
+    return message, _cut(message, memoryview(body))
+
+
+async def write_frame(stream: ByteStream, message: Message, tensors: Sequence[Tensor] = ()) -> None:
+    """Raises WireError before a byte is sent, or what the stream raises."""
+    await stream.write(*encode(message, tensors))
+
+
+def _check_lengths(head_size: int, body_size: int) -> None:
+    if not 0 < head_size <= HEAD_LIMIT:
+        raise WireError(f"a frame's head of {head_size} bytes is outside 1..{HEAD_LIMIT}")
+    if body_size > BODY_LIMIT:
+        raise WireError(f"a frame's body of {body_size} bytes exceeds {BODY_LIMIT}; send fewer positions at once")
+
+
+def _decode_head(head: bytes, body_size: int) -> Message:
+    try:
+        message = _MESSAGE.validate_json(head)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise WireError(f"malformed message: {error.error_count()} errors, first {first['msg']} at {place}") from None
+    heads = _heads(message)
+    if len({head.name for head in heads}) != len(heads):
+        raise WireError("two tensors of a message have the same name")
+    listed = sum(size_bytes(head.dtype, head.shape) for head in heads)
+    if listed != body_size:
+        raise WireError(f"the tensors of a message take {listed} bytes but its body has {body_size}")
+    return message
+
+
+def _cut(message: Message, body: memoryview) -> Tensors:
+    tensors, start = {}, 0
+    for head in _heads(message):
+        stop = start + size_bytes(head.dtype, head.shape)
+        tensors[head.name] = Tensor.raw(head.name, head.dtype, tuple(head.shape), body[start:stop])
+        start = stop
+    return tensors
+
+
+def _heads(message: Message) -> list[TensorHead]:
+    return [] if isinstance(message, Refusal) else message.tensors

@@ -1,0 +1,67 @@
+"""The directory record of a node, as it is signed and stored: JSON, at most 1 KB, strictly decoded."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from swarm.errors import WireError
+from swarm.ids import ModelId, PeerId, Span
+
+RECORD_LIMIT = 1024
+PROTOCOL_MAJOR = 1
+PROTOCOL_MINOR = 0
+
+Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class NodeRecord(BaseModel):
+    """`model` and `tokenizer` are sha256 hashes; `start:stop` is the span served; `throughput` is layer passes of one
+    position per second as the owner measured it; `issued_ms` is the owner's wall clock and grows with each renewal."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    peer: Annotated[str, Field(min_length=10, max_length=80, pattern=r"^[1-9A-HJ-NP-Za-km-z]+$")]
+    model: Hash
+    tokenizer: Hash
+    start: Annotated[int, Field(ge=0, le=10_000)]
+    stop: Annotated[int, Field(ge=1, le=10_001)]
+    dtype: Literal["float32", "bfloat16", "float16"]
+    throughput: Annotated[float, Field(ge=0, le=1e12)]
+    state: Literal["joining", "online", "draining"] = "online"
+    protocol_major: Annotated[int, Field(ge=0, le=1000)] = PROTOCOL_MAJOR
+    protocol_minor: Annotated[int, Field(ge=0, le=1000)] = PROTOCOL_MINOR
+    version: Annotated[str, Field(max_length=32)] = ""
+    issued_ms: Annotated[int, Field(ge=0, le=2**53)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "NodeRecord":
+        if self.start >= self.stop:
+            raise ValueError("start must be below stop")
+        return self
+
+    @property
+    def peer_id(self) -> PeerId:
+        return PeerId(self.peer)
+
+    @property
+    def model_id(self) -> ModelId:
+        return ModelId(self.model)
+
+    @property
+    def span(self) -> Span:
+        return Span(self.start, self.stop)
+
+
+def encode_record(record: NodeRecord) -> bytes:
+    # Defaults are left out: with a key and a signature around it, a record must fit into RECORD_LIMIT.
+    return record.model_dump_json(exclude_defaults=True).encode()
+
+
+def decode_record(data: bytes) -> NodeRecord:
+    """Raises WireError."""
+    if len(data) > RECORD_LIMIT:
+        raise WireError(f"a record of {len(data)} bytes exceeds {RECORD_LIMIT}")
+    try:
+        return NodeRecord.model_validate_json(data)
+    except ValidationError as error:
+        raise WireError(f"malformed record: {error.error_count()} errors, first {error.errors()[0]['msg']}") from None

@@ -1,0 +1,90 @@
+"""Tensors as they travel: little-endian bytes with a name, a type and a shape. Numpy only.
+
+bfloat16, which numpy lacks, travels as raw 2-byte patterns: a coordinator forwards and checks it without torch.
+Called by `frames`, and by hosts and chains to make and read tensors.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from swarm.errors import WireError
+from swarm.wire.messages import BODY_LIMIT, DType, TensorHead
+
+_NUMPY: dict[DType, str] = {"int32": "<i4", "float32": "<f4", "float16": "<f2"}
+_ITEM_BYTES: dict[DType, int] = {"int32": 4, "float32": 4, "float16": 2, "bfloat16": 2}
+# All exponent bits set means infinity or not-a-number, in each of these formats.
+_EXPONENT: dict[DType, tuple[str, int]] = {
+    "float32": ("<u4", 0x7F80_0000),
+    "float16": ("<u2", 0x7C00),
+    "bfloat16": ("<u2", 0x7F80),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """`data` holds exactly the bytes that `dtype` and `shape` ask for; make one with `of` or `raw`."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+
+    @classmethod
+    def of(cls, name: str, array: npt.NDArray[Any]) -> "Tensor":
+        """A tensor of an int32, float32 or float16 array; copies only what is not contiguous little-endian already."""
+        for dtype, kind in _NUMPY.items():
+            if array.dtype.newbyteorder("<") == np.dtype(kind):
+                flat = np.ascontiguousarray(array, dtype=kind).reshape(-1).view(np.uint8)
+                return cls.raw(name, dtype, array.shape, flat.data)
+        raise WireError(f"tensor {name} is {array.dtype}; only int32, float32 and float16 arrays travel")
+
+    @classmethod
+    def raw(cls, name: str, dtype: DType, shape: tuple[int, ...], data: bytes | memoryview) -> "Tensor":
+        """A tensor of little-endian bytes. Raises WireError when their number does not fit the shape."""
+        size, view = size_bytes(dtype, shape), byte_view(data)
+        if view.nbytes != size:
+            raise WireError(f"tensor {name} has {view.nbytes} bytes, {dtype} {list(shape)} needs {size}")
+        return cls(name, dtype, tuple(shape), view.toreadonly())
+
+    def head(self) -> TensorHead:
+        return TensorHead(name=self.name, dtype=self.dtype, shape=list(self.shape))
+
+    def array(self) -> npt.NDArray[Any]:
+        """A read-only view of `data`, without a copy. Raises WireError for bfloat16, which numpy lacks."""
+        if self.dtype == "bfloat16":
+            raise WireError(f"tensor {self.name} is bfloat16, which numpy cannot show; read its data")
+        return self._view(_NUMPY[self.dtype]).reshape(self.shape)
+
+    def _view(self, kind: str) -> npt.NDArray[Any]:
+        view: npt.NDArray[Any] = np.frombuffer(self.data, dtype=kind)
+        view.flags.writeable = False
+        return view
+
+
+def byte_view(data: bytes | memoryview) -> memoryview:
+    """`data` as a flat view of bytes."""
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")  # Python refuses to cast an empty view.
+
+
+def size_bytes(dtype: DType, shape: tuple[int, ...] | list[int]) -> int:
+    """Bytes of such a tensor, in Python integers, which do not overflow. Raises WireError beyond BODY_LIMIT."""
+    size = extent = _ITEM_BYTES[dtype]
+    for length in shape:
+        size *= length
+        extent *= max(length, 1)
+    # An empty tensor may still have sides that numpy refuses to multiply, so the limit leaves out its zeros.
+    if extent > BODY_LIMIT:
+        raise WireError(f"a tensor of {dtype} {list(shape)} exceeds {BODY_LIMIT} bytes")
+    return size
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether no element is infinite or not-a-number; integers are always finite."""
+    if tensor.dtype not in _EXPONENT:
+        return True
+    kind, exponent = _EXPONENT[tensor.dtype]
+    return not bool(np.any((tensor._view(kind) & exponent) == exponent))
