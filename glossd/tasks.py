@@ -47,8 +47,18 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A task made concrete: settings after recipe and overrides, and the canvas as token ids (mask id where open)."""
+    """A task made concrete.
+
+    `canvas` holds token ids, the mask id where one is to be found; what people see of it starts at `answer_from`;
+    `masks` counts the open positions; `gaps` are the (start, stop) positions of a template's gaps.
+    """
 
     settings: DecodeSettings
     canvas: tuple[int, ...]
-    prompt_length: int
+    answer_from: int
+    masks: int
+    gaps: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.canvas) - self.masks

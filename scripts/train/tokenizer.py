@@ -93,6 +93,6 @@ def write(folder: Path) -> Tokenizer:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build()
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"bos_token": BOS, "eos_token": EOS, "mask_token": MASK, "chat_template": CHAT_TEMPLATE}
+    config = {"add_bos_token": True, "bos_token": BOS, "eos_token": EOS, "mask_token": MASK, "chat_template": CHAT_TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
     return tokenizer

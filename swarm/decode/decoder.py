@@ -1,7 +1,7 @@
 """The decoder of one request. It owns the canvas and says what it wants scored; it never waits and never calls out.
 
-    while work := decoder.wanted():
-        events = decoder.apply(work[0].step, rows_for(work[0]))
+while work := decoder.wanted():
+    events = decoder.apply(work[0].step, rows_for(work[0]))
 """
 
 import numpy as np

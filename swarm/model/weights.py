@@ -78,6 +78,13 @@ def load_span(checkpoint: Checkpoint, span: Span, dtype: torch.dtype) -> SpanMod
     return module.eval().requires_grad_(False)
 
 
+def span_bytes(config: ModelConfig, span: Span, dtype: torch.dtype) -> int:
+    """Bytes that the weights of `span` take in memory."""
+    with torch.device("meta"):
+        module = SpanModule(config, span)
+    return sum(parameter.numel() for parameter in module.parameters()) * dtype.itemsize
+
+
 def _wanted(checkpoint: Checkpoint, module: SpanModule) -> Iterator[tuple[str, str, torch.Size]]:
     for part in module.span:
         names = checkpoint.family.tensor_names(checkpoint.config, part)
@@ -106,9 +113,7 @@ def _checked_hash(path: Path, recorded: dict[str, Any]) -> str:
         raise ModelFileError(f"cannot read {path}: {error.strerror}") from None
     want = recorded.get(path.name)
     if want is not None and want != found:
-        raise ModelFileError(
-            f"{path} is corrupt: its sha256 differs from manifest.json; install or fetch it again"
-        )
+        raise ModelFileError(f"{path} is corrupt: its sha256 differs from manifest.json; install or fetch it again")
     return found
 
 

@@ -5,6 +5,7 @@ Knows no sockets, keys or processes.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -16,6 +17,8 @@ from swarm.net.transport import Handler, Stream
 from swarm.wire.records import NodeRecord
 
 WINDOW_BYTES = 64 * 1024
+
+log = logging.getLogger(__name__)
 
 
 class MemoryNetwork:
@@ -117,6 +120,10 @@ class MemoryNode:
     async def _handle(self, stream: "MemoryStream", handler: Handler) -> None:
         try:
             await handler(stream)
+        except LinkBroken:
+            pass
+        except Exception:
+            log.exception("a handler of %s failed on a stream of %s", self.peer_id, stream.peer)
         finally:
             await stream.close()
 
@@ -166,6 +173,7 @@ class MemoryStream:
         if not self._closed and not self._broken:
             self._closed = True
             self._owner.streams.discard(self)
+            self._inbox.feed_eof()
             self.other._held.append(None)
             self.other.deliver()
             self._room.set()

@@ -26,7 +26,9 @@ def model() -> SpanModule:
     return load_span(checkpoint, Span(0, checkpoint.config.n_parts), torch.float32)
 
 
-@pytest.mark.parametrize("trace", TRACES["traces"], ids=lambda t: f"b{t['block_length']}-s{t['steps']}-w{t['cfg_scale']}")
+@pytest.mark.parametrize(
+    "trace", TRACES["traces"], ids=lambda t: f"b{t['block_length']}-s{t['steps']}-w{t['cfg_scale']}"
+)
 def test_reference_trace_is_reproduced(model: SpanModule, trace: dict) -> None:
     config = model.config
     canvas = np.array(trace["prompt"] + [config.mask_id] * trace["gen_length"], dtype=np.int32)

@@ -1,0 +1,166 @@
+"""This machine's place in the swarm: identity, network, the hosted span and the book of peers.
+
+Made by the daemon before the local API opens; `leave` undoes it in the reverse order.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from typing import Protocol
+
+import psutil
+import torch
+
+from glossd import __version__
+from glossd.config import Settings
+from glossd.models import Model
+from glossd.observe import Log, Metrics
+from swarm.chain.links import Links
+from swarm.chain.peers import PeerBook
+from swarm.chain.source import ChainSource, Shape
+from swarm.errors import GlossError
+from swarm.host.host import SpanHost
+from swarm.host.server import serve_passes
+from swarm.host.throughput import measure_throughput
+from swarm.ids import PeerId, RequestId, Span
+from swarm.model.weights import DTYPES, load_span, span_bytes
+from swarm.net.directory import LEASE_S, Directory
+from swarm.net.transport import Transport
+from swarm.plan.placement import choose_span
+from swarm.wire.records import NodeRecord
+
+log = Log("glossd.node")
+
+MEMORY_SHARE = 0.5
+"""Share of the free memory that `--layers auto` fills at most."""
+SMALL_HIDDEN = 1024
+"""Below this width a second thread costs more than it brings."""
+
+
+class Network(Transport, Directory, Protocol):
+    """Streams and records over one identity."""
+
+
+class Node:
+    def __init__(self, settings: Settings, model: Model, network: Network, metrics: Metrics) -> None:
+        self.model = model
+        self.network = network
+        self.dtype = settings.dtype if settings.dtype != "auto" else "float32"
+        self.span: Span | None = None
+        self._settings = settings
+        self._metrics = metrics
+        self._host: SpanHost | None = None
+        self._throughput = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+        checkpoint = model.checkpoint
+        self.book = PeerBook(
+            network,
+            network.peer_id,
+            checkpoint.model_id,
+            checkpoint.tokenizer_id,
+            self.dtype,
+            checkpoint.config.n_parts,
+        )
+        self._links = Links(network)
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.network.peer_id
+
+    async def join(self) -> None:
+        """Choose and load the span, serve it and announce it. Raises StartError, BadSpan."""
+        await self.book.refresh()
+        self.span = self._choose_span()
+        if self.span is not None:
+            await self._host_span(self.span)
+            await self._announce("online")
+            self._tasks.append(asyncio.create_task(self._keep_announced(), name="announce"))
+        await self.book.refresh()
+        self._tasks.append(asyncio.create_task(self.book.keep_fresh(self._count_peers), name="refresh peers"))
+
+    def new_source(self, request: RequestId) -> ChainSource:
+        config = self.model.checkpoint.config
+        shape = Shape(config.hidden_size, self.dtype, config.mask_id, self.model.n_tokens)
+        return ChainSource(
+            request, self.book, self._links, self._host, shape, self._settings.hop_timeout_s, self._count_hop
+        )
+
+    async def leave(self) -> None:
+        """Tell peers, then close everything. Never raises."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._host is not None:
+            self._host.draining = True
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(1.0):
+                    await self.network.withdraw(self.book.model)
+        await self._links.close()
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(2.0):
+                await self.network.close()
+        if self._host is not None:
+            self._host.close()
+
+    def _choose_span(self) -> Span | None:
+        config = self.model.checkpoint.config
+        if self._settings.layers == "none":
+            return None
+        if self._settings.layers != "auto":
+            span = Span.parse(self._settings.layers)
+            span.check_within(config.n_parts)
+            return span
+        whole = span_bytes(config, Span(0, config.n_parts), DTYPES[self.dtype])
+        free = psutil.virtual_memory().available * MEMORY_SHARE
+        capacity = max(1, min(config.n_parts, math.floor(config.n_parts * free / whole)))
+        others = [record.span for peer, record in self.book.records().items() if peer != self.peer_id]
+        return choose_span(others, config.n_parts, capacity)
+
+    async def _host_span(self, span: Span) -> None:
+        config = self.model.checkpoint.config
+        torch.set_num_threads(
+            self._settings.threads or (1 if config.hidden_size < SMALL_HIDDEN else psutil.cpu_count(logical=False) or 1)
+        )
+        began = time.monotonic()
+        module = await asyncio.to_thread(load_span, self.model.checkpoint, span, DTYPES[self.dtype])
+        self._host = SpanHost(module, self.book.model, self.model.n_tokens)
+        self._throughput = await asyncio.to_thread(measure_throughput, module, self.model.n_tokens)
+        await serve_passes(self.network, self._host)
+        seconds = time.monotonic() - began
+        log.info("hosting", model=self.model.name, parts=span, seconds=seconds, throughput=self._throughput)
+
+    async def _keep_announced(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_S / 3)
+            try:
+                await self._announce("online")
+            except GlossError as error:
+                log.warning("record not renewed", reason=error)
+
+    async def _announce(self, state: str) -> None:
+        if self.span is None:
+            return
+        await self.network.announce(
+            NodeRecord.model_validate(
+                {
+                    "peer": self.peer_id,
+                    "model": self.book.model,
+                    "tokenizer": self.model.checkpoint.tokenizer_id,
+                    "start": self.span.start,
+                    "stop": self.span.stop,
+                    "dtype": self.dtype,
+                    "throughput": round(self._throughput, 1),
+                    "state": state,
+                    "version": __version__,
+                    "issued_ms": int(time.time() * 1000),
+                }
+            )
+        )
+
+    async def _count_peers(self) -> None:
+        self._metrics.peers.set(len(self.book.records()))
+        self._metrics.uncovered_parts.set(len(self.book.uncovered()))
+
+    def _count_hop(self, peer: PeerId, seconds: float) -> None:
+        self._metrics.hop_seconds.observe(seconds)

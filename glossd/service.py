@@ -1,0 +1,98 @@
+"""The daemon as the API sees it: requests, and reports on this node and its peers."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+
+from glossd import __version__
+from glossd.api.schemas import PeerInfo, Queue, Sockets, Status
+from glossd.config import Settings
+from glossd.node import Node
+from glossd.observe import Metrics
+from glossd.requests import Requests, Running
+from glossd.tasks import Task
+from swarm.net.directory import LEASE_S
+
+
+class LocalService:
+    """Implements glossd.api.service.Service. `http` is set once the port is known."""
+
+    def __init__(
+        self, settings: Settings, node: Node, requests: Requests, metrics: Metrics, leave: Callable[[], None]
+    ) -> None:
+        self.http: str | None = None
+        self._settings = settings
+        self._node = node
+        self._requests = requests
+        self._metrics = metrics
+        self._leave = leave
+        self._started = time.monotonic()
+
+    async def submit(self, task: Task) -> Running:
+        return self._requests.submit(task)
+
+    async def status(self) -> Status:
+        node, book = self._node, self._node.book
+        missing = book.uncovered()
+        addresses = tuple(await node.network.addresses())
+        checkpoint = node.model.checkpoint
+        return Status(
+            peer=node.peer_id,
+            version=__version__,
+            pid=os.getpid(),
+            uptime_s=round(time.monotonic() - self._started, 1),
+            model=node.model.name,
+            model_hash=checkpoint.model_id,
+            tokenizer_hash=checkpoint.tokenizer_id,
+            dtype=node.dtype,
+            n_parts=checkpoint.config.n_parts,
+            span="" if node.span is None else str(node.span),
+            uncovered=missing,
+            covered=not missing,
+            peers=len(book.records()),
+            addresses=addresses,
+            join=join_line(addresses),
+            sockets=Sockets(unix=str(self._settings.socket), http=self.http),
+            queue=Queue(
+                running=self._requests.running, waiting=self._requests.waiting, limit=self._requests.queue_limit
+            ),
+            requests=dict(self._requests.ended),
+        )
+
+    async def peers(self) -> list[PeerInfo]:
+        book, now = self._node.book, time.time()
+        return [
+            PeerInfo(
+                peer=peer,
+                span=str(record.span),
+                dtype=record.dtype,
+                throughput=record.throughput,
+                state=record.state,
+                version=record.version,
+                local=peer == book.me,
+                expires_in_s=round(max(0.0, record.issued_ms / 1000 + LEASE_S - now), 1),
+                last_error=book.state(peer).last_error or None,
+            )
+            for peer, record in sorted(book.records().items(), key=lambda item: (item[1].span, item[0]))
+        ]
+
+    def models(self) -> list[str]:
+        return [self._node.model.name]
+
+    def stop(self) -> None:
+        # After the answer to the request that asked for it.
+        asyncio.get_running_loop().call_later(0.1, self._leave)
+
+    def metrics(self) -> bytes:
+        self._metrics.running.set(self._requests.running)
+        self._metrics.waiting.set(self._requests.waiting)
+        return self._metrics.render()
+
+
+def join_line(addresses: tuple[str, ...]) -> str:
+    """What to type on another machine; an address beyond this machine is preferred."""
+    if not addresses:
+        return ""
+    outside = [a for a in addresses if not a.startswith(("/ip4/127.", "/ip6/::1"))]
+    return f"glossd run --join {(outside or list(addresses))[0]}"

@@ -1,0 +1,120 @@
+"""What this node knows of its peers: their directory records, how fast they answered, and whom to leave alone.
+
+A peer that failed is avoided at once, long before its lease ends; it comes back after a pause that doubles with every
+further failure, because volunteers restart.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from swarm.ids import ModelId, PeerId
+from swarm.net.directory import Directory
+from swarm.plan.routes import Offer, uncovered
+from swarm.wire.records import PROTOCOL_MAJOR, NodeRecord
+
+log = logging.getLogger(__name__)
+
+REFRESH_S = 2.0
+AVOID_S, AVOID_MAX_S = 5.0, 300.0
+FIRST_LATENCY_S = 0.02
+TYPICAL_POSITIONS = 64
+EWMA_WEIGHT = 0.2
+
+
+@dataclass(slots=True)
+class PeerState:
+    """`pass_s` is the moving mean of a pass's seconds per hosted part, None before the first."""
+
+    latency_s: float = FIRST_LATENCY_S
+    pass_s: dict[int, float] = field(default_factory=dict)
+    failures: int = 0
+    avoid_until: float = 0.0
+    last_error: str = ""
+
+
+class PeerBook:
+    """Records are kept only if their peer can be mixed with us: same model, tokenizer, precision and protocol major."""
+
+    def __init__(
+        self, directory: Directory, me: PeerId, model: ModelId, tokenizer: str, dtype: str, n_parts: int
+    ) -> None:
+        self.me = me
+        self.model = model
+        self.n_parts = n_parts
+        self._directory = directory
+        self._tokenizer = tokenizer
+        self._dtype = dtype
+        self._records: dict[PeerId, NodeRecord] = {}
+        self._states: dict[PeerId, PeerState] = {}
+
+    async def refresh(self) -> None:
+        found = await self._directory.records(self.model)
+        self._records = {peer: record for peer, record in found.items() if self._fits(record)}
+
+    async def keep_fresh(self, changed: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Refresh until cancelled; `changed` runs after each refresh."""
+        while True:
+            try:
+                await self.refresh()
+                if changed is not None:
+                    await changed()
+            except Exception as error:
+                log.warning("directory not read", extra={"fields": {"reason": repr(error)}})
+            await asyncio.sleep(REFRESH_S)
+
+    def records(self) -> dict[PeerId, NodeRecord]:
+        return dict(self._records)
+
+    def state(self, peer: PeerId) -> PeerState:
+        return self._states.setdefault(peer, PeerState())
+
+    def offers(self, excluded: frozenset[PeerId] = frozenset()) -> dict[PeerId, Offer]:
+        """Peers that may serve a pass now."""
+        now = time.monotonic()
+        return {
+            peer: Offer(
+                record.span,
+                record.throughput / TYPICAL_POSITIONS,
+                0.0 if peer == self.me else self.state(peer).latency_s,
+            )
+            for peer, record in self._records.items()
+            if record.state == "online" and peer not in excluded and self.state(peer).avoid_until <= now
+        }
+
+    def uncovered(self) -> tuple[int, ...]:
+        return uncovered([offer.span for offer in self.offers().values()], self.n_parts)
+
+    def succeeded(self, peer: PeerId, size: int, seconds: float, compute_s: float) -> None:
+        """`size` is the pass's parts times positions, the bucket in which its time is remembered."""
+        state = self.state(peer)
+        bucket = size.bit_length()
+        state.pass_s[bucket] = _blend(state.pass_s.get(bucket, seconds), seconds)
+        state.latency_s = _blend(state.latency_s, max(0.0, seconds - compute_s))
+        state.failures = 0
+
+    def failed(self, peer: PeerId, error: Exception) -> None:
+        state = self.state(peer)
+        state.failures += 1
+        state.last_error = str(error)
+        state.avoid_until = time.monotonic() + min(AVOID_S * 2 ** (state.failures - 1), AVOID_MAX_S)
+
+    def timeout_s(self, peer: PeerId, size: int, floor_s: float, cap_s: float) -> float:
+        """Three times the mean of such passes, within floor and cap; the cap before the first."""
+        mean = self.state(peer).pass_s.get(size.bit_length())
+        return cap_s if mean is None else min(cap_s, max(floor_s, 3 * mean))
+
+    def _fits(self, record: NodeRecord) -> bool:
+        return (
+            record.model_id == self.model
+            and record.tokenizer == self._tokenizer
+            and record.dtype == self._dtype
+            and record.protocol_major == PROTOCOL_MAJOR
+            and record.stop <= self.n_parts
+        )
+
+
+def _blend(old: float, new: float) -> float:
+    return (1 - EWMA_WEIGHT) * old + EWMA_WEIGHT * new

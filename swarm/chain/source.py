@@ -1,0 +1,172 @@
+"""The score source of a swarm: each pass runs hop by hop over a chain, and again over another chain when one fails.
+
+A pass depends on the canvas and nothing else, so a second try gives the same score rows.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from swarm.chain.checks import check_key, hidden_from, rows_from
+from swarm.chain.links import Links
+from swarm.chain.peers import PeerBook
+from swarm.decode.events import Work
+from swarm.errors import CoverageLost, Overloaded, PassFailed, PeerRefused
+from swarm.host.host import SpanHost
+from swarm.ids import PeerId, RequestId
+from swarm.mixture.rows import ScoreRows
+from swarm.plan.routes import Hop, choose_chain
+from swarm.wire.messages import PassAnswer, PassRequest
+from swarm.wire.tensors import Tensor
+
+MAX_ATTEMPTS = 8
+TIMEOUT_FLOOR_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the coordinator must know of the model to check answers; it needs no weights."""
+
+    hidden_size: int
+    dtype: str
+    mask_id: int
+    n_tokens: int
+
+
+@dataclass(slots=True)
+class PassCounts:
+    passes: int = 0
+    replays: int = 0
+    peers: set[PeerId] = field(default_factory=set)
+
+
+class ChainSource:
+    """Scores the work of one request. `host` answers the hops that fall to this node, without a detour by the network.
+
+    `on_hop(peer, seconds)` is told of every hop that succeeded.
+    """
+
+    def __init__(
+        self,
+        request: RequestId,
+        book: PeerBook,
+        links: Links,
+        host: SpanHost | None,
+        shape: Shape,
+        hop_timeout_s: float,
+        on_hop: Callable[[PeerId, float], None] = lambda peer, seconds: None,
+    ) -> None:
+        self.counts = PassCounts()
+        self._request = request
+        self._book = book
+        self._links = links
+        self._host = host
+        self._shape = shape
+        self._cap_s = hop_timeout_s
+        self._on_hop = on_hop
+        self._excluded: set[PeerId] = set()
+        self._chain: tuple[Hop, ...] | None = None
+
+    @property
+    def chain(self) -> tuple[Hop, ...]:
+        """The chain that the next pass will take. Raises CoverageLost."""
+        if self._chain is None:
+            offers = self._book.offers(frozenset(self._excluded))
+            self._chain = choose_chain(offers, self._book.n_parts, salt=self._request)
+        return self._chain
+
+    async def score(self, work: Work) -> ScoreRows:
+        """Raises CoverageLost when no chain is left, PassFailed after MAX_ATTEMPTS, BadRequest."""
+        for attempt in range(MAX_ATTEMPTS):
+            chain = await self._chain_or_news()
+            self.counts.passes += 1
+            failed: PassFailed
+            try:
+                return await self._pass(chain, work, attempt)
+            except _HopFailed as error:
+                failed = error.reason
+                self._leave_out(error.peer, failed)
+                await self._links.forget(error.peer)
+            self.counts.replays += 1
+        raise failed
+
+    async def _chain_or_news(self) -> tuple[Hop, ...]:
+        try:
+            return self.chain
+        except CoverageLost:
+            # A spare may have joined since the last look; ask once before giving up.
+            await self._book.refresh()
+            return self.chain
+
+    def _leave_out(self, peer: PeerId, reason: PassFailed) -> None:
+        self._chain = None
+        self._excluded.add(peer)
+        if peer != self._book.me:
+            self._book.failed(peer, reason)
+
+    async def _pass(self, chain: tuple[Hop, ...], work: Work, attempt: int) -> ScoreRows:
+        shape = (*work.ids.shape, self._shape.hidden_size)
+        carried = Tensor.of("ids", work.ids)
+        for hop in chain[:-1]:
+            answers = await self._hop(hop, work, attempt, (carried,))
+            with _blaming(hop.peer):
+                carried = hidden_from(answers, shape, self._shape.dtype)
+        head = chain[-1]
+        answers = await self._hop(head, work, attempt, (carried, Tensor.of("positions", work.positions)))
+        with _blaming(head.peer):
+            return rows_from(answers, work, self._shape.mask_id, self._shape.n_tokens)
+
+    async def _hop(self, hop: Hop, work: Work, attempt: int, tensors: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        size = len(hop.span) * int(np.prod(work.ids.shape))
+        timeout_s = self._book.timeout_s(hop.peer, size, TIMEOUT_FLOOR_S, self._cap_s)
+        request = PassRequest(
+            request=self._request,
+            step=work.step,
+            attempt=attempt,
+            model=self._book.model,
+            start=hop.span.start,
+            stop=hop.span.stop,
+            cfg_scale=work.cfg_scale,
+            budget_ms=max(1, int(timeout_s * 1000)),
+            tensors=[],  # the encoder lists them
+        )
+        began = time.monotonic()
+        with _blaming(hop.peer):
+            answer, parts = await self._call(hop.peer, request, tensors, timeout_s)
+            check_key(request, answer)
+        seconds = time.monotonic() - began
+        self._book.succeeded(hop.peer, size, seconds, answer.compute_us / 1e6)
+        self._on_hop(hop.peer, seconds)
+        self.counts.peers.add(hop.peer)
+        return parts
+
+    async def _call(
+        self, peer: PeerId, request: PassRequest, tensors: tuple[Tensor, ...], timeout_s: float
+    ) -> tuple[PassAnswer, dict[str, Tensor]]:
+        if peer != self._book.me:
+            return await self._links.call(peer, request, tensors, timeout_s)
+        if self._host is None:
+            raise PeerRefused("this node hosts nothing")
+        try:
+            answer, parts = await self._host.answer(request, {tensor.name: tensor for tensor in tensors})
+        except Overloaded as error:
+            raise PeerRefused(str(error)) from None
+        return answer, {part.name: part for part in parts}
+
+
+class _HopFailed(Exception):
+    def __init__(self, peer: PeerId, reason: PassFailed) -> None:
+        super().__init__(str(reason))
+        self.peer = peer
+        self.reason = reason
+
+
+@contextmanager
+def _blaming(peer: PeerId) -> Iterator[None]:
+    try:
+        yield
+    except PassFailed as error:
+        raise _HopFailed(peer, error) from None

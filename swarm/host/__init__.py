@@ -1,0 +1,1 @@
+"""Serving: the span this node hosts, run for whoever asks."""

@@ -1,0 +1,1 @@
+"""Pure choices: which chain runs a request, which span a new node should host."""
