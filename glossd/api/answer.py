@@ -12,7 +12,7 @@ from typing import Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from glossd.api.errors import as_error, error_event, error_response, internal_error
+from glossd.api.errors import as_error, error_event, error_response, http_error, internal_error
 from glossd.api.service import Running
 from glossd.events import Done, Error, HaltedEvent, RequestEvent
 from glossd.observe import Log
@@ -25,7 +25,8 @@ class Shape(Protocol):
     media_type: str
 
     def render(self, event: RequestEvent) -> bytes:
-        """Bytes to send for `event`; none when it says nothing in this shape."""
+        """Bytes to send for `event`; none when it says nothing in this shape. The last event always says something
+        once bytes were sent."""
         ...
 
 
@@ -48,6 +49,7 @@ class Answer(Response):
         self.init_headers({"Cache-Control": "no-store"})
         self._running = running
         self._shape = shape
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -56,23 +58,28 @@ class Answer(Response):
                 talking = group.create_task(self._talk(scope, receive, send))
                 leaving.add_done_callback(lambda _: talking.cancel())
                 talking.add_done_callback(lambda _: leaving.cancel())
+        except asyncio.CancelledError:
+            # Only the server cancels us, when its drain time is over. The client learns why its answer ends.
+            await self._say(http_error(503, "stopping", "the daemon is stopping"), scope, receive, send)
         finally:
             self._running.cancel()
 
     async def _talk(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
         async with aclosing(self._events()) as events:
             async for event in events:
-                if not started and isinstance(event, Error | HaltedEvent):
-                    await error_response(scope["path"], as_error(event))(scope, receive, send)
-                    return
-                if not (data := self._shape.render(event)):
-                    continue
-                if not started:
-                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                    started = True
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await self._say(event, scope, receive, send)
+
+    async def _say(self, event: RequestEvent, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._started and isinstance(event, Error | HaltedEvent):
+            await error_response(scope["path"], as_error(event))(scope, receive, send)
+            return
+        data = self._shape.render(event)
+        if data and not self._started:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            self._started = True
+        if data:
+            last = isinstance(event, Done | Error | HaltedEvent)
+            await send({"type": "http.response.body", "body": data, "more_body": not last})
 
     async def _events(self) -> AsyncGenerator[RequestEvent, None]:
         """The events up to the terminal one. There always is one: a crash becomes an error event."""

@@ -28,3 +28,11 @@ async def http(servers: LocalServers) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.AsyncHTTPTransport(uds=str(servers.socket))
     async with httpx.AsyncClient(transport=transport, base_url="http://glossd") as client:
         yield client
+
+
+@pytest.fixture
+async def direct(service: FakeService) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the app without a socket between, for long tables."""
+    transport = httpx.ASGITransport(build_app(service))
+    async with httpx.AsyncClient(transport=transport, base_url="http://glossd") as client:
+        yield client

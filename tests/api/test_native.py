@@ -116,9 +116,9 @@ BAD: list[tuple[bytes, str, str | None]] = [
 
 @pytest.mark.parametrize(("body", "words", "field"), BAD, ids=[str(n) for n in range(len(BAD))])
 async def test_bad_input(
-    http: httpx.AsyncClient, service: FakeService, body: bytes, words: str, field: str | None
+    direct: httpx.AsyncClient, service: FakeService, body: bytes, words: str, field: str | None
 ) -> None:
-    answer = await http.post("/api/prompt", content=body)
+    answer = await direct.post("/api/prompt", content=body)
     error = EVENT.validate_json(answer.text)
     assert isinstance(error, Error)
     assert (answer.status_code, error.exit_code, error.field) == (400, 2, field)

@@ -179,9 +179,9 @@ async def test_usual_fields_at_their_defaults_are_fine(http: httpx.AsyncClient) 
         ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
     ],
 )
-async def test_what_we_cannot_do_is_named(http: httpx.AsyncClient, extra: dict[str, object], field: str) -> None:
+async def test_what_we_cannot_do_is_named(direct: httpx.AsyncClient, extra: dict[str, object], field: str) -> None:
     body = {"model": "gloss-tiny", "messages": HELLO, **extra}
-    answer = await http.post("/v1/chat/completions", json=body)
+    answer = await direct.post("/v1/chat/completions", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == field
     assert answer.json()["error"]["type"] == "invalid_request_error"
