@@ -143,8 +143,13 @@ def resolve(flags: Mapping[str, Any]) -> Resolved:
         raise ConfigError(f"{key}{shown} ({origins[key]}): {want[0].lower()}{want[1:]}") from None
 
 
-def _file(named: object) -> Path | None:
-    path = Path(str(named or os.environ.get(f"{ENV_PREFIX}CONFIG") or paths.config_file())).expanduser()
+def config_path(named: str | Path | None = None) -> Path:
+    """Where the TOML file is looked for: where the caller says, or GLOSSD_CONFIG, or the user's config folder."""
+    return Path(named or os.environ.get(f"{ENV_PREFIX}CONFIG") or paths.config_file()).expanduser()
+
+
+def _file(named: str | Path | None) -> Path | None:
+    path = config_path(named)
     if path.is_file():
         return path
     if path == paths.config_file():

@@ -1,0 +1,117 @@
+"""Commands about the daemon itself: status, peers, id, stop, config."""
+
+import json as json_module
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from glossd.cli.options import ConfigOption, JsonOption, SocketOption, client, columns, note, printable
+from swarm.errors import GlossError
+
+if TYPE_CHECKING:
+    from glossd.api.schemas import PeerInfo, Status
+
+STOP_PATIENCE_S = 20.0
+
+config = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show settings and where they come from.")
+
+
+def status(json: JsonOption = False, socket: SocketOption = None) -> None:
+    """Show what this node hosts and whether the swarm covers the model."""
+    now = client(socket).status()
+    typer.echo(now.model_dump_json() if json else printable(_status_text(now)))
+
+
+def peers(json: JsonOption = False, socket: SocketOption = None) -> None:
+    """List the nodes of the swarm and the parts that they serve."""
+    known = client(socket).peers()
+    if json:
+        typer.echo(json_module.dumps([peer.model_dump(mode="json") for peer in known]))
+    else:
+        typer.echo(printable(_peers_text(known)))
+
+
+def identity(socket: SocketOption = None) -> None:
+    """Print this node's peer id."""
+    typer.echo(client(socket).status().peer)
+
+
+def stop(socket: SocketOption = None) -> None:
+    """Let the daemon leave the swarm and end."""
+    daemon = client(socket)
+    daemon.stop()
+    deadline = time.monotonic() + STOP_PATIENCE_S
+    while time.monotonic() < deadline:
+        if not daemon.is_there():
+            note("stopped")
+            return
+        time.sleep(0.05)
+    raise GlossError(f"the daemon still runs after {STOP_PATIENCE_S:g} s; `glossd status` prints its pid")
+
+
+@config.command("show")
+def config_show(json: JsonOption = False, file: ConfigOption = None, socket: SocketOption = None) -> None:
+    """Print each setting, its value and its origin."""
+    from glossd.config import resolve
+
+    resolved = resolve({"config": file, "socket": socket})
+    values = resolved.settings.model_dump(mode="json")  # secrets come out masked
+    if json:
+        table = {key: {"value": value, "origin": resolved.origins[key]} for key, value in values.items()}
+        typer.echo(json_module.dumps(table))
+        return
+    rows = [(key, "" if value is None else str(value), resolved.origins[key]) for key, value in values.items()]
+    typer.echo(columns([("KEY", "VALUE", "ORIGIN"), *rows]))
+
+
+@config.command("path")
+def config_file(file: Annotated[Path | None, typer.Option("--config", metavar="FILE", hidden=True)] = None) -> None:
+    """Print where the TOML file is looked for."""
+    from glossd.config import config_path
+
+    typer.echo(str(config_path(file)))
+
+
+def _status_text(now: "Status") -> str:
+    missing = ", ".join(str(part) for part in now.uncovered)
+    totals = ", ".join(f"{count} {outcome}" for outcome, count in sorted(now.requests.items()))
+    rows = [
+        ("peer", now.peer),
+        ("model", f"{now.model} ({now.model_hash[:12]}), {now.dtype}"),
+        ("hosting", f"{now.span or 'nothing'} of parts 0:{now.n_parts}"),
+        ("coverage", "complete" if now.covered else f"nobody serves part {missing}; start a node with --layers"),
+        ("peers", str(now.peers)),
+        ("queue", f"{now.queue.running} running, {now.queue.waiting} waiting, room for {now.queue.limit}"),
+        ("requests", totals or "none yet"),
+        ("socket", now.sockets.unix),
+        ("http", now.sockets.http or "off"),
+        ("daemon", f"version {now.version}, pid {now.pid}, up {_duration(now.uptime_s)}"),
+        ("join with", now.join),
+    ]
+    return columns(rows)
+
+
+def _peers_text(known: list["PeerInfo"]) -> str:
+    head = ("PEER", "PARTS", "STATE", "DTYPE", "THROUGHPUT", "EXPIRES", "VERSION", "")
+    rows = [
+        (
+            peer.peer,
+            peer.span,
+            peer.state,
+            peer.dtype,
+            f"{peer.throughput:.3g}/s",
+            f"{peer.expires_in_s:.0f} s",
+            peer.version,
+            "this node" if peer.local else peer.last_error or "",
+        )
+        for peer in sorted(known, key=lambda peer: (int(peer.span.partition(":")[0] or 0), peer.peer))
+    ]
+    return columns([head, *rows])
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
