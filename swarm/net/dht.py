@@ -26,6 +26,7 @@ CLOCK_SKEW_S = 3.0
 """How far clocks may differ; hivemind refuses to join nodes that differ more."""
 
 _WITHDRAW_TIMEOUT_S = 3.0
+_CLOSE_TIMEOUT_S = 2.0
 _PACKING_BYTES = 8
 
 log = logging.getLogger(__name__)
@@ -125,8 +126,13 @@ class DhtDirectory:
         return records
 
     async def close(self) -> None:
-        self._node.blacklist.clear()
-        await self._node.shutdown()
+        """Leave the DHT; never raises."""
+        try:
+            # Waits for p2pd's word, which does not come when p2pd is dead.
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._node.shutdown()
+        except Exception as error:
+            log.debug("the DHT did not shut down cleanly: %r", error)
 
     async def _publish(self, record: NodeRecord) -> None:
         envelope = seal(record, self._identity.public_key, self._identity.sign)

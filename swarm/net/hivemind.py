@@ -30,6 +30,7 @@ class HivemindNode:
         self.peer_id = p2pd.peer_id
         self._p2pd = p2pd
         self._directory = directory
+        self._closed = False
 
     @classmethod
     async def start(
@@ -50,7 +51,7 @@ class HivemindNode:
             _check_peer(address, identity.peer_id)
         p2pd_room = await asyncio.to_thread(importlib.import_module, "swarm.net.p2pd")
         dht_room = await asyncio.to_thread(importlib.import_module, "swarm.net.dht")
-        p2pd: P2pd = await p2pd_room.P2pd.start(identity.path, host_maddrs, announce_maddrs, join)
+        p2pd: P2pd = await p2pd_room.P2pd.start(identity, host_maddrs, announce_maddrs, join)
         try:
             directory = await dht_room.DhtDirectory.start(p2pd.host, identity, join)
         except BaseException:
@@ -79,11 +80,18 @@ class HivemindNode:
     async def records(self, model: ModelId) -> dict[PeerId, NodeRecord]:
         return await self._directory.records(model)
 
+    async def wait_ended(self) -> None:
+        """Until p2pd has ended, by `close` or by itself; in the second case only a new node helps."""
+        await self._p2pd.wait_ended()
+
     async def close(self) -> None:
-        try:
-            await self._directory.close()
-        finally:
-            await self._p2pd.close()
+        """End p2pd and all streams; never raises. Records stay until their lease ends, so withdraw them before."""
+        if not self._closed:
+            self._closed = True
+            try:
+                await self._directory.close()
+            finally:
+                await self._p2pd.close()
 
 
 def _check_tcp(address: str) -> None:

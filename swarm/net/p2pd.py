@@ -14,15 +14,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
-from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, read_pbmsg_safe, write_pbmsg
+from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError, read_pbmsg_safe, write_pbmsg
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
 
 from swarm.errors import DialFailed, LinkBroken, StartError
 from swarm.ids import PeerId
+from swarm.net.identity import Identity
 from swarm.net.transport import Handler, Stream
 
 STREAMS_PER_PEER = 64
@@ -32,6 +34,8 @@ _PIECE_BYTES = 256 * 1024
 _START_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 2.0
 _SOCKET_PATH_LIMIT = 64
+_IDENTITY_PROBES = 4
+_IDENTITY_PROBE_GAP_S = 0.15
 _LINK_ERRORS = (asyncio.IncompleteReadError, OSError, EOFError, RuntimeError)
 
 log = logging.getLogger(__name__)
@@ -45,11 +49,12 @@ class P2pd:
         self.peer_id = PeerId(host.peer_id.to_base58())
         self._socket_folder = socket_folder
         self._inbound: Counter[tuple[PeerId, str]] = Counter()
-        self._handling: set[asyncio.Task[Any]] = set()
+        self._handling: set[asyncio.Task[None]] = set()
+        self._outbound: WeakSet[_SocketStream] = WeakSet()
 
     @classmethod
     async def start(
-        cls, identity_path: Path, host_maddrs: Sequence[str], announce_maddrs: Sequence[str], join: Sequence[str]
+        cls, identity: Identity, host_maddrs: Sequence[str], announce_maddrs: Sequence[str], join: Sequence[str]
     ) -> "P2pd":
         """Raises StartError, which says what p2pd stumbled over and what to do."""
         _check_free(host_maddrs)
@@ -58,11 +63,11 @@ class P2pd:
         try:
             if len(str(folder)) > _SOCKET_PATH_LIMIT:
                 raise StartError(f"the temporary folder {folder} is too long for a socket; set TMPDIR to a shorter one")
-            host = await _host_class(folder).create(
+            host = await _host_class(identity, folder).create(
                 initial_peers=list(join) or None,
                 host_maddrs=list(host_maddrs),
                 announce_maddrs=list(announce_maddrs) or None,
-                identity_path=str(identity_path),
+                identity_path=str(identity.path),
                 auto_nat=False,
                 nat_port_map=False,
                 use_relay=False,
@@ -123,6 +128,7 @@ class P2pd:
                 raise DialFailed(f"cannot reach {peer}: {_first_line(answer.error.msg)}")
             opened = StreamInfo.from_protobuf(answer.streamInfo)
             stream, writer = _SocketStream(PeerId(opened.peer_id.to_base58()), reader, writer), None
+            self._outbound.add(stream)
             return stream
         except TimeoutError:
             raise DialFailed(f"{peer} did not answer within {timeout_s:g} s") from None
@@ -135,12 +141,15 @@ class P2pd:
     async def addresses(self) -> list[str]:
         return [str(address) for address in await self.host.get_visible_maddrs(latest=True)]
 
+    async def wait_ended(self) -> None:
+        await self.host._child.wait()
+
     async def close(self) -> None:
-        """Cancel the handlers and end p2pd; never raises."""
+        """Cancel the handlers, close all streams and end p2pd; never raises."""
         tasks = [task for task in self._handling if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *(stream.close() for stream in list(self._outbound)), return_exceptions=True)
         child = self.host._child
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
@@ -186,10 +195,28 @@ class _SocketStream:
             pass
 
 
-def _host_class(folder: Path) -> Any:
+def _host_class(identity: Identity, folder: Path) -> Any:
     class Host(P2P):  # type: ignore[misc]
         # A private folder: whoever can open these sockets speaks as this node.
         _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
+
+        @classmethod
+        async def is_identity_taken(cls, identity_path: str, **options: Any) -> bool:
+            # hivemind asks the swarm only once, often before its probe has found anybody to ask.
+            own = PeerID.from_base58(identity.peer_id)
+            probe = await cls.create(dht_mode="client", auto_nat=False, nat_port_map=False, **options)
+            try:
+                for _ in range(_IDENTITY_PROBES):
+                    try:
+                        await probe._client.connect(own, [])
+                        return True
+                    except ControlFailure as error:
+                        if "routing: not found" not in str(error):
+                            return False
+                    await asyncio.sleep(_IDENTITY_PROBE_GAP_S)
+                return False
+            finally:
+                await probe.shutdown()
 
         @staticmethod
         def _make_process_args(*args: Any, **flags: Any) -> Any:
