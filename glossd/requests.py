@@ -10,6 +10,7 @@ from dataclasses import asdict
 import numpy as np
 
 from glossd import events
+from glossd.api.errors import error_event
 from glossd.canvas import CanvasText
 from glossd.models import Model
 from glossd.observe import Log, Metrics
@@ -19,7 +20,7 @@ from swarm.chain.drive import drive
 from swarm.chain.source import ChainSource
 from swarm.decode.decoder import Decoder
 from swarm.decode.events import Finished, Stepped
-from swarm.errors import BadRequest, CoverageLost, DeadlineExceeded, GlossError, Halted, Overloaded
+from swarm.errors import DeadlineExceeded, GlossError, Halted, Overloaded
 from swarm.ids import PeerId, RequestId
 
 log = Log("glossd.requests")
@@ -222,13 +223,3 @@ class Requests:
     def _hops(self, source: ChainSource) -> tuple[events.Hop, ...]:
         return tuple(events.Hop(peer=hop.peer, span=str(hop.span), local=hop.peer == self._me) for hop in source.chain)
 
-
-def error_event(error: GlossError) -> events.Error:
-    return events.Error(
-        code=error.code,
-        message=str(error),
-        exit_code=error.exit_code,
-        http_status=error.http_status,
-        field=error.field if isinstance(error, BadRequest) else None,
-        parts=error.parts if isinstance(error, CoverageLost) else (),
-    )

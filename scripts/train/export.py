@@ -1,6 +1,6 @@
-"""Write a trained state as a model folder: float16 safetensors in LLaDA's published layout, config, tokenizer, manifest.
+"""Write a trained state as a model folder: float16 safetensors in LLaDA's layout, config, tokenizer, manifest.
 
-    python -m scripts.train.export --run runs/tiny --to glossd/embedded/gloss-tiny
+python -m scripts.train.export --run runs/tiny --to glossd/embedded/gloss-tiny
 """
 
 import argparse

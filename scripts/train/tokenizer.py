@@ -33,7 +33,22 @@ def _words() -> list[str]:
          *stories.THINGS)
     )  # fmt: skip
     inner = sorted(set(re.findall(r"[a-zA-Z]+", re.sub(r"\{\w+\}", "", story_text))))
-    prompts = "What is How much Compute Solve this sudoku Sudoku Sort Reverse Uppercase Lowercase Tell".split()
+    prompts = [
+        "What",
+        "is",
+        "How",
+        "much",
+        "Compute",
+        "Solve",
+        "this",
+        "sudoku",
+        "Sudoku",
+        "Sort",
+        "Reverse",
+        "Uppercase",
+        "Lowercase",
+        "Tell",
+    ]
     words = [w for w in prompts if w[0].isupper()]
     words += [" " + w for w in (*prompts, "a", "story", "about", "and")]
     words += [" " + w for w in inner] + [w for w in inner if w[0].isupper()]
@@ -93,6 +108,12 @@ def write(folder: Path) -> Tokenizer:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build()
     tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"add_bos_token": True, "bos_token": BOS, "eos_token": EOS, "mask_token": MASK, "chat_template": CHAT_TEMPLATE}
+    config = {
+        "add_bos_token": True,
+        "bos_token": BOS,
+        "eos_token": EOS,
+        "mask_token": MASK,
+        "chat_template": CHAT_TEMPLATE,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
     return tokenizer

@@ -108,7 +108,9 @@ def worker(process: int, args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     os.nice(args.nice)
-    dist.init_process_group("gloo", init_method=f"file://{args.out}/rendezvous", rank=process, world_size=args.processes)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{args.out}/rendezvous", rank=process, world_size=args.processes
+    )
     tokenizer = tiny_tokenizer.write(args.out)
     batches = Batches(tokenizer)
     config = shape(batches.special[tiny_tokenizer.MASK], batches.special[tiny_tokenizer.EOS])
@@ -156,7 +158,10 @@ def worker(process: int, args: argparse.Namespace) -> None:
         if process == 0 and (step + 1) % args.every == 0:
             spent = time.perf_counter() - started
             losses = " ".join(f"{task}={value:.4f}" for task, value in running.items())
-            print(f"step={step + 1} tokens_per_s={args.processes * seen / spent:.0f} spent_s={spent:.0f} {losses}", flush=True)
+            print(
+                f"step={step + 1} tokens_per_s={args.processes * seen / spent:.0f} spent_s={spent:.0f} {losses}",
+                flush=True,
+            )
         if process == 0 and ((step + 1) % (5 * args.every) == 0 or step + 1 == args.steps):
             checkpoint.save(
                 step + 1,

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from swarm.chain.drive import drive
+from swarm.decode.decoder import Decoder
 from swarm.decode.settings import Commit, DecodeSettings
 from swarm.errors import CoverageLost, Halted
 from swarm.ids import Span
-from swarm.chain.drive import drive
-from swarm.decode.decoder import Decoder
 from tests.chain.swarm import Swarm, canvas, checkpoint, peer, record
 
 SETTINGS = {
@@ -120,7 +120,7 @@ async def test_halted_is_polled_before_every_step() -> None:
     seen = []
     with pytest.raises(Halted):
         async for event in drive(decoder, swarm.source(), lambda: len(seen) == 3):
-            seen.append(event)
+            seen += [event]
     assert len(seen) == 3
     assert torch.get_num_threads() == 1
     await swarm.close()

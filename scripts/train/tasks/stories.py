@@ -6,7 +6,22 @@ import numpy as np
 
 from scripts.train.tasks.base import Example, Task
 
-ANIMALS = ("cat", "dog", "fox", "bear", "rabbit", "mouse", "pig", "frog", "horse", "duck", "wolf", "hen", "goat", "lion")
+ANIMALS = (
+    "cat",
+    "dog",
+    "fox",
+    "bear",
+    "rabbit",
+    "mouse",
+    "pig",
+    "frog",
+    "horse",
+    "duck",
+    "wolf",
+    "hen",
+    "goat",
+    "lion",
+)
 TRAITS = ("small", "brave", "tall", "young", "quiet", "happy", "clever", "shy", "hungry", "lazy")
 PLACES = ("forest", "village", "garden", "valley", "meadow", "barn", "castle", "cave")
 THINGS = ("key", "lamp", "book", "stone", "ring", "map", "coin", "bell", "seed", "hat")

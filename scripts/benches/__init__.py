@@ -1,0 +1,1 @@
+"""What `scripts/bench` measures: one module a bench, each with `run() -> dict`."""
