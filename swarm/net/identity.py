@@ -30,11 +30,13 @@ _FILE_LIMIT = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`public_key` is DER (SubjectPublicKeyInfo); `path` is the key file, which p2pd reads by itself."""
+    """`public_key` is DER (SubjectPublicKeyInfo); `path` is the key file, which p2pd reads by itself; `fresh` says that
+    the key was made just now, so that nobody else can be using it."""
 
     path: Path
     peer_id: PeerId
     public_key: bytes
+    fresh: bool
     _key: rsa.RSAPrivateKey = field(repr=False)
 
     def sign(self, data: bytes) -> bytes:
@@ -45,15 +47,15 @@ class Identity:
 def load_or_create(path: Path) -> Identity:
     """The identity in `path`, a new one when there is no such file. Raises IdentityError."""
     try:
-        if not os.path.lexists(path):
-            _create(path)
+        fresh = not os.path.lexists(path) and _create(path)
         data = _read_private(path)
     except OSError as error:
         raise IdentityError(f"cannot use the identity key {path}: {error.strerror}; check its folder") from None
-    return _parse(path, data)
+    return _parse(path, data, fresh)
 
 
-def _create(path: Path) -> None:
+def _create(path: Path) -> bool:
+    """Whether the key in `path` is now ours."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = rsa.generate_private_key(public_exponent=EXPONENT, key_size=KEY_BITS)
     der = key.private_bytes(Encoding.DER, PrivateFormat.TraditionalOpenSSL, NoEncryption())
@@ -67,9 +69,10 @@ def _create(path: Path) -> None:
         # A link, unlike a rename, never replaces a key that another process made in the meantime.
         os.link(draft, path)
     except FileExistsError:
-        pass
+        return False
     finally:
         os.unlink(draft)
+    return True
 
 
 def _read_private(path: Path) -> bytes:
@@ -86,7 +89,7 @@ def _read_private(path: Path) -> bytes:
         return file.read(_FILE_LIMIT)
 
 
-def _parse(path: Path, data: bytes) -> Identity:
+def _parse(path: Path, data: bytes, fresh: bool) -> Identity:
     try:
         key = load_der_private_key(_unwrap(data), password=None)
         if not isinstance(key, rsa.RSAPrivateKey) or key.key_size != KEY_BITS:
@@ -99,7 +102,7 @@ def _parse(path: Path, data: bytes) -> Identity:
             "or move it away to start as a new peer"
         ) from None
     public_key = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return Identity(path, peer_id_of(public_key), public_key, key)
+    return Identity(path, peer_id_of(public_key), public_key, fresh, key)
 
 
 def _unwrap(data: bytes) -> bytes:

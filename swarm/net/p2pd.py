@@ -68,6 +68,7 @@ class P2pd:
                 host_maddrs=list(host_maddrs),
                 announce_maddrs=list(announce_maddrs) or None,
                 identity_path=str(identity.path),
+                check_if_identity_free=not identity.fresh,
                 auto_nat=False,
                 nat_port_map=False,
                 use_relay=False,
@@ -211,8 +212,8 @@ def _host_class(identity: Identity, folder: Path) -> Any:
                         await probe._client.connect(own, [])
                         return True
                     except ControlFailure as error:
-                        if "routing: not found" not in str(error):
-                            return False
+                        if "dial" in str(error):
+                            return False  # the swarm remembers an address of ours, and nobody is there
                     await asyncio.sleep(_IDENTITY_PROBE_GAP_S)
                 return False
             finally:

@@ -17,7 +17,9 @@ def test_a_new_key_is_private_and_stays(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert os.listdir(path.parent) == ["identity.key"]
-    assert load_or_create(path).peer_id == first.peer_id
+    again = load_or_create(path)
+    assert again.peer_id == first.peer_id
+    assert (first.fresh, again.fresh) == (True, False)
     assert load_or_create(tmp_path / "other").peer_id != first.peer_id
 
 
