@@ -226,7 +226,3 @@ def test_a_users_words_never_become_special_tokens(model: Model) -> None:
     canvas = resolve(said, model).canvas
     assert canvas.count(config.mask_id) == 3
     assert config.eos_id not in canvas
-    assert (
-        Decoder(np.array(canvas, np.int32), resolve(said, model).settings, config.mask_id, config.eos_id).masks_left
-        == 3
-    )
