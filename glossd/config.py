@@ -35,7 +35,7 @@ _LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\]):(\d{1,5})")
 
 def _layers(text: str) -> str:
     try:
-        return text if text == "auto" else str(Span.parse(text))
+        return text if text in ("auto", "none") else str(Span.parse(text))
     except BadSpan as error:
         raise ValueError(str(error)) from None
 

@@ -72,6 +72,11 @@ def test_unknown_variable_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -> 
         resolve({})
 
 
+@pytest.mark.parametrize("layers", ["auto", "none", "0:4"])
+def test_layers_are_a_span_or_a_word(layers: str) -> None:
+    assert resolve({"layers": layers}).settings.layers == layers
+
+
 def test_unknown_flag_is_refused() -> None:
     with pytest.raises(ConfigError, match="colour"):
         resolve({"colour": 1})

@@ -30,7 +30,7 @@ def run(
     model: Annotated[str | None, typer.Option(metavar="NAME|FOLDER", help="Model to host [gloss-tiny].")] = None,
     layers: Annotated[
         str | None,
-        typer.Option("--layers", "--blocks", metavar="A:B", help="Parts to host, such as 0:4, or auto [auto]."),
+        typer.Option("--layers", "--blocks", metavar="A:B", help="Parts to host, such as 0:4; auto; or none [auto]."),
     ] = None,
     join: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS", help="Node of the swarm to join; can be repeated.")
