@@ -10,6 +10,7 @@ from torch import Tensor
 from swarm.errors import BadRequest
 from swarm.ids import Span
 from swarm.mixture.rows import ScoreRows
+from swarm.model.config import ModelConfig
 from swarm.model.head import guide, score_rows
 from swarm.model.span import SpanModule
 
@@ -34,12 +35,18 @@ def run_span(module: SpanModule, span: Span, x: Tensor, head: HeadWork | None) -
     hidden = module.run(x, span)
     if head is None:
         return hidden
-    wanted = hidden[:, torch.from_numpy(head.positions.astype(np.int64))]
+    wanted = hidden[:, read_at(module.config, head.positions)]
     if module.head is None:
         raise BadRequest(f"this node holds {module.span}, which has no head")
     logits = module.head(wanted)
     composed = logits[0] if len(logits) == 1 else guide(logits[0], logits[1], head.cfg_scale)
     return score_rows(composed, head.positions, module.config.mask_id, head.n_tokens)
+
+
+def read_at(config: ModelConfig, positions: npt.NDArray[np.int32]) -> Tensor:
+    """Where the head reads the predictions for `positions`, int64 [P]."""
+    at = torch.from_numpy(positions.astype(np.int64))
+    return (at - 1).clamp(min=0) if config.logit_shift else at
 
 
 def _check(module: SpanModule, span: Span, x: Tensor, head: HeadWork | None) -> None:

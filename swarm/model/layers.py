@@ -1,7 +1,8 @@
 """The transformer layer that every family shares: RMS norm, rotary attention without a mask, gated MLP.
 
 The order of casts follows the published modelling code, because logits must match it bit for bit: the norm is computed
-in float32 and cast back before its weight multiplies, and queries and keys are rotated in float32.
+in float32 and cast back before its weight multiplies. Queries and keys are rotated in float32, or in the weights' dtype
+where the family does so.
 """
 
 import torch
@@ -34,8 +35,8 @@ def rope_tables(length: int, head_dim: int, theta: float) -> tuple[Tensor, Tenso
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate [..., length, head_dim] by half-split rotary embedding, in float32, and cast back."""
-    wide = x.float()
+    """Rotate [..., length, head_dim] by half-split rotary embedding, in the dtype of the tables, and cast back."""
+    wide = x.to(cos.dtype)
     first, second = wide.chunk(2, dim=-1)
     return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
 
@@ -48,9 +49,9 @@ class Attention(nn.Module):
         kv_size = config.n_kv_heads * config.head_dim
         self.head_dim = config.head_dim
         self.groups = config.n_heads // config.n_kv_heads
-        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, kv_size, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=False)
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

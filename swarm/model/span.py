@@ -7,6 +7,9 @@ from swarm.ids import Span
 from swarm.model.config import ModelConfig
 from swarm.model.layers import Layer, RMSNorm, rope_tables
 
+TABLE_LENGTH = 4096
+"""Positions that the rotary tables cover at first; a model may allow many times more than most requests need."""
+
 
 class Embedding(nn.Module):
     """Part 0: token ids to hidden states."""
@@ -49,13 +52,20 @@ class SpanModule(nn.Module):
         self.parts = nn.ModuleDict({str(part): self._build(part) for part in span})
         self.rebuild_tables()
 
-    def rebuild_tables(self) -> None:
-        """Fill the rotary tables, which are derived and never stored."""
+    def rebuild_tables(self, length: int = TABLE_LENGTH) -> None:
+        """Fill the rotary tables, which are derived and never stored, for at least `length` positions."""
         config = self.config
         with torch.device("cpu"):
-            cos, sin = rope_tables(config.max_length, config.head_dim, config.rope_theta)
+            cos, sin = rope_tables(min(length, config.max_length), config.head_dim, config.rope_theta)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
+
+    def tables(self, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [length, head_dim] as the layers take them for hidden states of `dtype`."""
+        if length > len(self.cos):
+            self.rebuild_tables(2 * length)
+        target = dtype if self.config.rotates_in_weight_dtype else torch.float32
+        return self.cos[:length].to(device, target), self.sin[:length].to(device, target)
 
     def _build(self, part: int) -> nn.Module:
         if part == 0:
@@ -72,12 +82,12 @@ class SpanModule(nn.Module):
         x: token ids [rows, length] (int64) when `span` starts at part 0, else hidden states [rows, length, hidden].
         Returns hidden states [rows, length, hidden].
         """
-        length = x.shape[1]
-        cos, sin = self.cos[:length], self.sin[:length]
-        for part in span:
-            if part == 0:
-                x = self.parts["0"](x)
-            elif part != self.config.head_part:
+        if span.start == 0:
+            x = self.parts["0"](x)
+        layers = [part for part in span if part not in (0, self.config.head_part)]
+        if layers:
+            cos, sin = self.tables(x.shape[1], x.dtype, x.device)
+            for part in layers:
                 x = self.parts[str(part)](x, cos, sin)
         return x
 

@@ -10,16 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer
-
 from swarm.errors import BadRequest, ModelFileError
+from swarm.model.chat import ChatTemplate
+from swarm.model.vocabulary import read_text, read_vocabulary
 
 GAP = re.compile(r"\{\{\s*mask\s*:\s*(\d{1,5})\s*\}\}")
 _LEFT_OPEN = re.compile(r"\{\{\s*mask\b")
-_SENTINEL = "\ue000{}\ue001"
-_SENTINEL_FORM = re.compile("\ue000([0-9]+)\ue001")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +27,17 @@ class Gaps:
 
 
 class TextTokenizer:
-    """Reads tokenizer.json and, for chat, tokenizer_config.json of a model folder."""
+    """Reads the vocabulary of a model folder in any of its forms and, for chat, tokenizer_config.json."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "tokenizer.json"
-        try:
-            text = path.read_text(encoding="utf-8")
-            self._template_coder = Tokenizer.from_str(text)
-            self._coder = Tokenizer.from_str(text)
-        except Exception as error:  # the tokenizers library raises bare Exception
-            raise ModelFileError(f"cannot read {path}: {error}; fetch the model again") from None
-        self._coder.encode_special_tokens = True
         config = _config(folder / "tokenizer_config.json")
+        vocabulary = read_vocabulary(folder, _added(config))
+        self._coder, self._template_coder = vocabulary.text, vocabulary.template
+        self._space_first = vocabulary.space_first
         self._bos = _content(config.get("bos_token"))
-        self._eos = _content(config.get("eos_token"))
-        self._adds_bos = config.get("add_bos_token") is True
-        template = config.get("chat_template")
-        self._chat_template = template if isinstance(template, str) else None
+        self._adds_bos = config.get("add_bos_token", vocabulary.space_first) is True
+        template = _template(config, folder / "chat_template.jinja")
+        self._chat = ChatTemplate(template, self._bos, _content(config.get("eos_token"))) if template else None
 
     @property
     def n_tokens(self) -> int:
@@ -56,37 +46,28 @@ class TextTokenizer:
 
     @property
     def can_chat(self) -> bool:
-        return self._chat_template is not None
+        return self._chat is not None
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, first: bool = False) -> list[int]:
+        """`first`: nothing stands before this text, where some models expect a space."""
+        if first and text and self._space_first:
+            text = " " + text
         return list(self._coder.encode(text, add_special_tokens=False).ids)
 
     def prompt(self, text: str) -> list[int]:
         """Raw text to continue, after the model's begin token where it wants one."""
-        return [*self._begin(), *self.encode(text)]
+        return [*self._begin(), *self.encode(text, first=True)]
 
     def chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
         """(role, content) pairs, rendered by the model's chat template and ended where the answer begins."""
-        if self._chat_template is None:
+        if self._chat is None:
             raise BadRequest("this model has no chat template; send `prompt` or `template`", "messages")
-        contents = [content for _, content in messages]
-        if any(mark in content for content in contents for mark in "\ue000\ue001"):
-            raise BadRequest("message content must not hold the characters U+E000 and U+E001", "messages")
-        marked = [{"role": role, "content": _SENTINEL.format(i)} for i, (role, _) in enumerate(messages)]
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _template_refuses
-        try:
-            rendered = environment.from_string(self._chat_template).render(
-                messages=marked, add_generation_prompt=True, bos_token=self._bos, eos_token=self._eos
-            )
-        except TemplateError as error:
-            raise BadRequest(f"the model's chat template refuses these messages: {error}", "messages") from None
         ids: list[int] = []
-        for i, piece in enumerate(_SENTINEL_FORM.split(rendered)):
-            if i % 2:
-                ids += self.encode(contents[int(piece)].strip())
-            elif piece:
-                ids += self._template_coder.encode(piece, add_special_tokens=False).ids
+        for piece in self._chat.pieces([role for role, _ in messages]):
+            if piece.message is not None:
+                ids += self.encode(messages[piece.message][1].strip())
+            else:
+                ids += self._template_coder.encode(piece.text, add_special_tokens=False).ids
         return ids
 
     def gaps(self, template: str, mask_id: int, limit: int) -> Gaps:
@@ -99,7 +80,7 @@ class TextTokenizer:
             raise BadRequest("a gap is written {{mask:N}} with N tokens, for example {{mask:8}}", "template")
         for i, piece in enumerate(pieces):
             if i % 2 == 0:
-                ids += self.encode(piece)
+                ids += self._without_mask(piece, mask_id, first=i == 0)
                 continue
             size = int(piece)
             if size < 1 or len(ids) + size > limit:
@@ -111,21 +92,56 @@ class TextTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._coder.decode(list(ids), skip_special_tokens=True))
 
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its exact text, special ones included."""
+        found = self._template_coder.token_to_id(token)
+        return None if found is None else int(found)
+
+    def _without_mask(self, text: str, mask_id: int, *, first: bool) -> list[int]:
+        ids = self.encode(text, first=first)
+        if mask_id in ids:
+            raise BadRequest(f"the text holds {self.decode([mask_id])!r}, which this model reads as a gap", "template")
+        return ids
+
     def _begin(self) -> list[int]:
-        begin = self._coder.token_to_id(self._bos) if self._adds_bos and self._bos else None
+        begin = self.token_id(self._bos) if self._adds_bos and self._bos else None
         return [] if begin is None else [begin]
+
+
+def mask_token_id(folder: Path) -> int | None:
+    """The id of the `mask_token` in tokenizer_config.json, for checkpoints whose config.json names none."""
+    token = _content(_config(folder / "tokenizer_config.json").get("mask_token"))
+    return TextTokenizer(folder).token_id(token) if token else None
 
 
 def _config(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"cannot read {path}: {error}; fetch the model again") from None
     if not isinstance(config, dict):
         raise ModelFileError(f"{path} must hold a JSON object")
     return config
+
+
+def _added(config: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    added = config.get("added_tokens_decoder", {})
+    if not isinstance(added, dict) or not all(k.isdecimal() and isinstance(v, dict) for k, v in added.items()):
+        raise ModelFileError("tokenizer_config.json: added_tokens_decoder must map ids to tokens; fetch it again")
+    return {int(key): value for key, value in added.items()}
+
+
+def _template(config: dict[str, Any], path: Path) -> str:
+    """The chat template: in the config, as one of several there, or in a file of its own. "" when there is none."""
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+        template = named.get("default")
+    if isinstance(template, str):
+        return template
+    return read_text(path) if path.exists() else ""
 
 
 def _content(token: object) -> str:
@@ -133,7 +149,3 @@ def _content(token: object) -> str:
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else ""
-
-
-def _template_refuses(message: str) -> str:
-    raise TemplateError(message)

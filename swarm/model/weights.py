@@ -16,6 +16,8 @@ from swarm.ids import ModelId, Span
 from swarm.model.config import ModelConfig
 from swarm.model.families import Family, family_of
 from swarm.model.span import SpanModule
+from swarm.model.tokenizer import mask_token_id
+from swarm.model.vocabulary import tokenizer_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CONFIG_LIMIT = 1024 * 1024
@@ -42,17 +44,21 @@ def open_checkpoint(folder: Path, name: str) -> Checkpoint:
     config_path = folder / "config.json"
     raw = _read_json(config_path)
     family = family_of(raw)
+    digest = hashlib.sha256()
+    if raw.get("mask_token_id") is None and (mask := mask_token_id(folder)) is not None:
+        raw["mask_token_id"] = mask
+        digest.update(f"mask {mask}\n".encode())
     config = family.read_config(raw)
     shards = sorted(folder.glob("*.safetensors"))
     if not shards:
         raise ModelFileError(f"{folder} has no .safetensors file; name a folder with config.json and its weights")
     manifest = folder / "manifest.json"
     recorded = _read_json(manifest) if manifest.exists() else {}
-    digest = hashlib.sha256()
     for path in (config_path, *shards):
         digest.update(f"{path.name}\0{_checked_hash(path, recorded)}\n".encode())
-    tokenizer = folder / "tokenizer.json"
-    tokenizer_id = _checked_hash(tokenizer, recorded) if tokenizer.exists() else hashlib.sha256(b"").hexdigest()
+    tokenizer_id = "".join(_checked_hash(path, recorded) for path in tokenizer_files(folder))
+    if len(tokenizer_id) != 64:
+        tokenizer_id = hashlib.sha256(tokenizer_id.encode()).hexdigest()
     files = {tensor: path for path in shards for tensor in _tensor_names(path)}
     return Checkpoint(folder, name, config, family, files, ModelId(digest.hexdigest()), tokenizer_id)
 
@@ -87,7 +93,7 @@ def span_bytes(config: ModelConfig, span: Span, dtype: torch.dtype) -> int:
 
 def _wanted(checkpoint: Checkpoint, module: SpanModule) -> Iterator[tuple[str, str, torch.Size]]:
     for part in module.span:
-        names = checkpoint.family.tensor_names(checkpoint.config, part)
+        names = checkpoint.family.tensor_names(checkpoint.config, part, checkpoint.files.keys())
         for ours, parameter in module.parts[str(part)].named_parameters():
             yield f"parts.{part}.{ours}", names[ours], parameter.shape
 

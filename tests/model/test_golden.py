@@ -1,51 +1,22 @@
 """The numerics of the published modelling code, layer by layer and split by split."""
 
-import itertools
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from swarm.ids import Span
 from swarm.mixture.rows import ScoreRows
 from swarm.model.forward import HeadWork, run_span
 from swarm.model.head import score_rows
-from swarm.model.span import SpanModule
-from swarm.model.weights import DTYPES, Checkpoint, load_span, open_checkpoint
+from swarm.model.weights import DTYPES, load_span
+from tests.model.checkpoints import checkpoint, dense, reference, splits
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-SHAPES = ("llada-mha", "llada-gqa-tied")
+SHAPES = ("llada-mha", "llada-gqa-tied", "dream")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def checkpoint(shape: str, dtype: str) -> Checkpoint:
-    return open_checkpoint(GOLDEN / f"{shape}-{dtype}", shape)
-
-
-def reference(shape: str, dtype: str) -> dict[str, torch.Tensor]:
-    return load_file(GOLDEN / f"{shape}-{dtype}" / "ref.safetensors")
-
-
-def splits(n_parts: int) -> list[list[Span]]:
-    cuts = [list(c) for n in (0, 1, 2) for c in itertools.combinations(range(1, n_parts), n)]
-    cuts.append(list(range(1, n_parts)))
-    return [[Span(a, b) for a, b in itertools.pairwise([0, *cut, n_parts])] for cut in cuts]
-
-
-@torch.inference_mode()
-def dense(modules: list[SpanModule], ids: torch.Tensor) -> torch.Tensor:
-    x = ids
-    for module in modules:
-        x = module(x)
-    head = modules[-1].head
-    assert head is not None
-    return head(x)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -57,6 +28,8 @@ def test_float32_logits_and_hidden_states_equal_the_reference(shape: str) -> Non
     for layer in range(point.config.n_layers):
         torch.testing.assert_close(x, want[f"hidden_{layer}"], atol=1e-5, rtol=0)
         x = module.run(x, Span(layer + 1, layer + 2))
+    assert module.head is not None
+    torch.testing.assert_close(module.head.norm(x), want[f"hidden_{point.config.n_layers}"], atol=1e-5, rtol=0)
     logits = dense([module], want["input_ids"])
     torch.testing.assert_close(logits, want["logits"], atol=1e-5, rtol=0)
 
@@ -79,6 +52,21 @@ def test_every_split_gives_the_same_bits(shape: str) -> None:
     for split in splits(point.config.n_parts):
         parts = [load_span(point, span, torch.float32) for span in split]
         assert torch.equal(dense(parts, ids), whole), split
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dream_reads_the_prediction_for_a_position_one_before_it(dtype: str) -> None:
+    point, want = checkpoint("dream", dtype), reference("dream", dtype)
+    module = load_span(point, Span(0, point.config.n_parts), DTYPES[dtype])
+    positions = np.array([0, 1, 7, 46, 47], dtype=np.int32)
+    n_tokens = 512
+    rows = run_span(module, module.span, want["input_ids"][:1], HeadWork(positions, 0.0, n_tokens))
+    shifted = want["logits_shifted"][0, torch.from_numpy(positions).long()]
+    expected = score_rows(shifted, positions, point.config.mask_id, n_tokens)
+    assert isinstance(rows, ScoreRows)
+    tolerance = 1e-5 if dtype == "float32" else 0.05
+    assert [len(set(a) & set(b)) > 250 for a, b in zip(rows.ids, expected.ids, strict=True)] == [True] * 5
+    np.testing.assert_allclose(rows.log_probs, expected.log_probs, atol=tolerance)
 
 
 def test_score_rows_are_normalised_ordered_and_without_banned_tokens() -> None:
