@@ -7,6 +7,7 @@ GlossError
 ├── StartError            the daemon cannot start here                   exit 1
 │   ├── ConfigError       a setting is unknown or wrong                  exit 2
 │   ├── ModelFileError    a model's files are missing, corrupt or contradictory
+│   ├── FetchFailed     a model could not be pulled: absent, gated, unreachable, no space
 │   └── IdentityError     the identity key is corrupt or not private
 ├── NotRunning            no daemon answers on the socket                exit 3
 ├── CoverageLost          no live peer serves some parts                 exit 4  http 503
@@ -68,6 +69,10 @@ class ConfigError(StartError):
 
 class ModelFileError(StartError):
     code = "bad_model_file"
+
+
+class FetchFailed(StartError):
+    code = "fetch_failed"
 
 
 class IdentityError(StartError):
