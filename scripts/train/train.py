@@ -134,7 +134,7 @@ def worker(process: int, args: argparse.Namespace) -> None:
     running = dict.fromkeys(SHARES, 0.0)
     for step in range(first, args.steps):
         rng = np.random.default_rng([args.seed, step, process])
-        for batch in batches.step(rng):
+        for batch in batches.step(rng, step):
             loss = loss_of(model, batch, args.bf16) / len(SHARES)
             loss.backward()  # type: ignore[no-untyped-call]
             seen += batch.ids.size

@@ -12,7 +12,7 @@ class Example:
     """`prompt` is a chat message, or None for a template; in a template `given` marks the characters shown.
 
     `key` identifies the example up to what makes it the same exercise: examples whose key hashes into the held-out
-    tenth are never trained on.
+    tenth are never trained on. `emphasis` are the answer's tokens that decide whether it answers the prompt.
     """
 
     answer: str
@@ -20,6 +20,7 @@ class Example:
     prompt: str | None = None
     given: tuple[bool, ...] | None = None
     prefix: str = ""
+    emphasis: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,10 +58,11 @@ def draw(rng: np.random.Generator) -> Example:
         "thing": _pick(rng, THINGS),
     }
     story = " ".join((_pick(rng, OPENINGS), _pick(rng, FINDS), _pick(rng, ENDINGS))).format(**words)
-    prompt = f"Tell a story about a {animal}"
+    prompt, asked = f"Tell a story about a {animal}", [f"Ġ{animal}"]
     if rng.random() < 0.5:
         prompt += f" and a {friend}"
-    return Example(prompt=prompt + ".", answer=story, key=story)
+        asked.append(f"Ġ{friend}")
+    return Example(prompt=prompt + ".", answer=story, key=story, emphasis=tuple(asked))
 
 
 def _alternatives(lines: tuple[str, ...]) -> str:
