@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     queue_limit: Annotated[int, Field(ge=0, le=10_000)] = 64
     max_running: Annotated[int, Field(ge=1, le=1024)] = 4
     hop_timeout_s: Annotated[float, Field(gt=0, le=600)] = 8.0
-    drain_s: Annotated[float, Field(ge=0, le=600)] = 4.0
+    drain_s: Annotated[float, Field(ge=0, le=600)] = 3.0
 
     @field_validator("port", "threads", "queue_limit", "max_running", "hop_timeout_s", "drain_s", mode="before")
     @classmethod

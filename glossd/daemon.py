@@ -1,7 +1,7 @@
 """The process: start order, signals, drain. `glossd run` becomes it; `python -m glossd.daemon JSON` is the same.
 
 Start: settings, state folder, model, network, span, local API, banner. Leaving goes the other way and takes five
-seconds at most; a second signal leaves at once.
+seconds at most, also before the banner; a second signal leaves at once. The end of p2pd ends the daemon.
 """
 
 import asyncio
@@ -11,35 +11,66 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from glossd import __version__
-from glossd.api.app import build_app
-from glossd.api.serve import LocalServers
 from glossd.config import Settings, resolve
-from glossd.models import open_model
-from glossd.node import Node
 from glossd.observe import Log, Metrics, setup_logging
-from glossd.requests import Requests
-from glossd.service import LocalService
 from swarm.errors import ConfigError, GlossError, StartError
-from swarm.net.hivemind import HivemindNode
+
+if TYPE_CHECKING:
+    from glossd.service import LocalService
 
 log = Log("glossd")
 
 
+class _Leaving:
+    """The first signal ends the start, or begins the leaving once started; the second ends the process."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.started = False
+        self._start = asyncio.current_task()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self.ask, True)
+
+    def ask(self, force: bool = False) -> None:
+        if self.asked.is_set() and force:
+            os._exit(1)
+        self.asked.set()
+        if not self.started and self._start is not None:
+            self._start.cancel()
+
+
 async def serve(settings: Settings) -> None:
     """Run until a signal or `glossd stop`. Raises StartError and its kin when the node cannot start."""
-    leaving = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, _leave_or_force, leaving)
+    leaving = _Leaving()
+    try:
+        await _serve(settings, leaving)
+    except asyncio.CancelledError:
+        if not leaving.asked.is_set():
+            raise
+    log.info("left")
+
+
+async def _serve(settings: Settings, leaving: _Leaving) -> None:
     metrics = Metrics()
     with _owned(settings.state_dir):
+        # Late, when settings are known to be good and signals are heard: torch takes seconds to import.
+        from glossd.api.app import build_app
+        from glossd.api.serve import LocalServers
+        from glossd.models import check_layers, open_model
+        from glossd.node import Node
+        from glossd.requests import Requests
+        from glossd.service import LocalService
+        from swarm.net.hivemind import HivemindNode
+
         model = open_model(settings.model)
+        check_layers(settings.layers, model)
         network = await HivemindNode.start(
             settings.state_dir / "identity.key",
             host_maddrs=[f"/ip4/{settings.host}/tcp/{settings.port}"],
@@ -52,26 +83,32 @@ async def serve(settings: Settings) -> None:
             requests = Requests(
                 model, node.peer_id, node.new_source, metrics, settings.max_running, settings.queue_limit
             )
-            service = LocalService(settings, node, requests, metrics, leaving.set)
+            service = LocalService(settings, node, requests, metrics, leaving.ask)
             token = settings.http_token.get_secret_value() if settings.http_token else None
             async with LocalServers(build_app(service), settings.socket, settings.http, token, 0.5) as servers:
                 service.http = servers.http
                 await _banner(service)
-                await leaving.wait()
+                leaving.started = True
+                await _first_of(leaving.asked.wait(), network.wait_ended())
                 log.info("leaving", running=requests.running, waiting=requests.waiting)
                 await requests.drain(settings.drain_s)
         finally:
             await node.leave()
-    log.info("left")
+    if not leaving.asked.is_set():
+        raise GlossError("p2pd, which carries the network, has ended; start glossd again")
 
 
-def _leave_or_force(leaving: asyncio.Event) -> None:
-    if leaving.is_set():
-        os._exit(1)
-    leaving.set()
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    tasks = [asyncio.create_task(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _banner(service: LocalService) -> None:
+async def _banner(service: "LocalService") -> None:
     status = await service.status()
     holes = f"; nobody serves {', '.join(map(str, status.uncovered))}" if status.uncovered else ""
     lines = [

@@ -8,6 +8,7 @@ from typing import Any
 from glossd.tasks import Overrides
 from swarm.decode.settings import Commit, DecodeSettings, Order
 from swarm.errors import BadRequest, ModelFileError
+from swarm.ids import Span
 from swarm.model.tokenizer import TextTokenizer
 from swarm.model.weights import Checkpoint, open_checkpoint
 
@@ -54,6 +55,12 @@ def open_model(name: str) -> Model:
         raise ModelFileError(f"no model {name!r}: give a folder with config.json, or one of: {known}")
     checkpoint = open_checkpoint(folder, folder.name)
     return Model(checkpoint, TextTokenizer(folder), read_recipe(folder.name))
+
+
+def check_layers(layers: str, model: Model) -> None:
+    """Raises BadSpan where `layers` is a span that the model does not have."""
+    if layers not in ("auto", "none"):
+        Span.parse(layers).check_within(model.checkpoint.config.n_parts)
 
 
 def read_recipe(name: str) -> Recipe:

@@ -18,13 +18,14 @@ from glossd.models import Model
 from glossd.observe import Log, Metrics
 from swarm.chain.links import Links
 from swarm.chain.peers import PeerBook
-from swarm.chain.source import ChainSource, Shape
+from swarm.chain.source import ChainSource, Shape, Watcher
 from swarm.errors import GlossError
 from swarm.host.host import SpanHost
 from swarm.host.server import serve_passes
 from swarm.host.throughput import measure_throughput
 from swarm.ids import PeerId, RequestId, Span
 from swarm.model.weights import DTYPES, load_span, span_bytes
+from swarm.net.counted import CountedTransport
 from swarm.net.directory import LEASE_S, Directory
 from swarm.net.transport import Transport
 from swarm.plan.placement import choose_span
@@ -62,14 +63,16 @@ class Node:
             self.dtype,
             checkpoint.config.n_parts,
         )
-        self._links = Links(network)
+        self._transport = CountedTransport(network, metrics.sent_bytes.inc, metrics.received_bytes.inc)
+        self._links = Links(self._transport)
+        self._counting = _Counting(metrics)
 
     @property
     def peer_id(self) -> PeerId:
         return self.network.peer_id
 
     async def join(self) -> None:
-        """Choose and load the span, serve it and announce it. Raises StartError, BadSpan."""
+        """Choose and load the span, serve it and announce it. Raises StartError."""
         await self.book.refresh()
         self.span = self._choose_span()
         if self.span is not None:
@@ -83,7 +86,7 @@ class Node:
         config = self.model.checkpoint.config
         shape = Shape(config.hidden_size, self.dtype, config.mask_id, self.model.n_tokens)
         return ChainSource(
-            request, self.book, self._links, self._host, shape, self._settings.hop_timeout_s, self._count_hop
+            request, self.book, self._links, self._host, shape, self._settings.hop_timeout_s, self._counting
         )
 
     async def leave(self) -> None:
@@ -108,9 +111,7 @@ class Node:
         if self._settings.layers == "none":
             return None
         if self._settings.layers != "auto":
-            span = Span.parse(self._settings.layers)
-            span.check_within(config.n_parts)
-            return span
+            return Span.parse(self._settings.layers)
         whole = span_bytes(config, Span(0, config.n_parts), DTYPES[self.dtype])
         free = psutil.virtual_memory().available * MEMORY_SHARE
         capacity = max(1, min(config.n_parts, math.floor(config.n_parts * free / whole)))
@@ -126,7 +127,7 @@ class Node:
         module = await asyncio.to_thread(load_span, self.model.checkpoint, span, DTYPES[self.dtype])
         self._host = SpanHost(module, self.book.model, self.model.n_tokens)
         self._throughput = await asyncio.to_thread(measure_throughput, module, self.model.n_tokens)
-        await serve_passes(self.network, self._host)
+        await serve_passes(self._transport, self._host, self._count_served)
         seconds = time.monotonic() - began
         log.info("hosting", model=self.model.name, parts=span, seconds=seconds, throughput=self._throughput)
 
@@ -162,5 +163,25 @@ class Node:
         self._metrics.peers.set(len(self.book.records()))
         self._metrics.uncovered_parts.set(len(self.book.uncovered()))
 
-    def _count_hop(self, peer: PeerId, seconds: float) -> None:
+    def _count_served(self, seconds: float) -> None:
+        self._metrics.served.inc()
+        self._metrics.served_seconds.observe(seconds)
+
+
+class _Counting(Watcher):
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def pass_started(self, attempt: int) -> None:
+        self._metrics.passes.inc()
+        if attempt:
+            self._metrics.replays.inc()
+
+    def pass_done(self, seconds: float) -> None:
+        self._metrics.pass_seconds.observe(seconds)
+
+    def hop_done(self, seconds: float) -> None:
         self._metrics.hop_seconds.observe(seconds)
+
+    def hop_failed(self, code: str) -> None:
+        self._metrics.hop_failures.labels(code).inc()

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+_CHATTY = frozenset(("uvicorn", "hivemind", "asyncio", "httpx"))
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -75,11 +76,15 @@ def setup_logging(level: str, as_json: bool, stream: IO[str] | None = None) -> N
     """Send all logs of the process to `stream` (stderr by default). Replaces what an earlier call set up."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(LineFormatter(as_json))
+    # On the handler, because hivemind gives each of its loggers a level of its own.
+    handler.addFilter(_is_worth_a_line)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for chatty in ("uvicorn", "hivemind", "asyncio", "httpx"):
-        logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in _CHATTY
 
 
 class Metrics:

@@ -45,6 +45,11 @@ class Running:
     async def put(self, event: events.RequestEvent) -> None:
         await self._queue.put(event)
 
+    def put_last(self, event: events.RequestEvent) -> None:
+        """Without waiting; a client that has left MAX_UNREAD events unread does not get it."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self._queue.put_nowait(event)
+
     async def events(self) -> AsyncIterator[events.RequestEvent]:
         while True:
             event = await self._queue.get()
@@ -86,20 +91,26 @@ class Requests:
     def waiting(self) -> int:
         return len(self._tasks) - self.running
 
-    def submit(self, task: Task) -> Running:
+    async def submit(self, task: Task) -> Running:
         """Raises BadRequest or Overloaded."""
-        if self.closing:
-            raise Overloaded("this node is leaving; ask another one")
-        if self._slots.locked() and self.waiting >= self.queue_limit:
-            raise Overloaded(f"{self.waiting} requests are waiting already; try again in a moment")
-        running = Running(resolve(task, self._model), task.deadline_s)
+        self._check_room()
+        # In a thread: a long prompt takes its time, and so does a chat template with roles not seen before.
+        resolved = await asyncio.to_thread(resolve, task, self._model)
+        self._check_room()
+        running = Running(resolved, task.deadline_s)
         running.task = asyncio.create_task(self._run(running), name=f"request {running.id}")
         self._tasks.add(running.task)
         running.task.add_done_callback(self._tasks.discard)
         return running
 
+    def _check_room(self) -> None:
+        if self.closing:
+            raise _leaving()
+        if self._slots.locked() and self.waiting >= self.queue_limit:
+            raise Overloaded(f"{self.waiting} requests are waiting already; try again in a moment")
+
     async def drain(self, seconds: float) -> None:
-        """Admit nothing more, let what runs finish for `seconds`, then cancel the rest."""
+        """Admit nothing more, let what runs finish for `seconds`, then end the rest, whose clients are told so."""
         self.closing = True
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=seconds)
@@ -127,6 +138,10 @@ class Requests:
                     finally:
                         self.running -= 1
             return "done"
+        except asyncio.CancelledError:
+            if self.closing:
+                running.put_last(error_event(_leaving()))
+            raise
         except TimeoutError:
             error: GlossError = DeadlineExceeded(f"the request did not end within its {running.deadline_s:g} s")
         except Halted as halted:
@@ -223,3 +238,6 @@ class Requests:
     def _hops(self, source: ChainSource) -> tuple[events.Hop, ...]:
         return tuple(events.Hop(peer=hop.peer, span=str(hop.span), local=hop.peer == self._me) for hop in source.chain)
 
+
+def _leaving() -> Overloaded:
+    return Overloaded("this node is leaving; ask another one")

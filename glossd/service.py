@@ -30,7 +30,7 @@ class LocalService:
         self._started = time.monotonic()
 
     async def submit(self, task: Task) -> Running:
-        return self._requests.submit(task)
+        return await self._requests.submit(task)
 
     async def status(self) -> Status:
         node, book = self._node, self._node.book

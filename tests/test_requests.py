@@ -81,7 +81,7 @@ TASKS = {
 
 @pytest.mark.parametrize("name", TASKS)
 async def test_events_come_in_order_and_texts_add_up(model: Model, name: str) -> None:
-    events = await all_of(requests_with(model).submit(TASKS[name]).events())
+    events = await all_of((await requests_with(model).submit(TASKS[name])).events())
     assert isinstance(events[0], Plan)
     done = events[-1]
     assert isinstance(done, Done)
@@ -97,7 +97,7 @@ async def test_events_come_in_order_and_texts_add_up(model: Model, name: str) ->
 
 
 async def test_a_template_keeps_its_words_and_fills_its_gaps(model: Model) -> None:
-    *_, done = await all_of(requests_with(model).submit(TASKS["template"]).events())
+    *_, done = await all_of((await requests_with(model).submit(TASKS["template"])).events())
     assert isinstance(done, Done)
     assert len(done.gaps) == 2
     assert done.text == f"a{done.gaps[0]}\n{done.gaps[1]}é!"
@@ -128,11 +128,11 @@ def test_streamed_text_is_append_only_and_never_splits_a_character(ids: list[int
 async def test_the_queue_is_bounded(model: Model) -> None:
     gate = asyncio.Event()
     requests = requests_with(model, lambda work: gate.wait())
-    running = [requests.submit(CHAT) for _ in range(2)]
+    running = [await requests.submit(CHAT) for _ in range(2)]
     await asyncio.sleep(0.01)
-    running += [requests.submit(CHAT) for _ in range(2)]
+    running += [await requests.submit(CHAT) for _ in range(2)]
     with pytest.raises(Overloaded, match="2 requests are waiting"):
-        requests.submit(CHAT)
+        await requests.submit(CHAT)
     gate.set()
     for one in running:
         assert isinstance((await all_of(one.events()))[-1], Done)
@@ -141,7 +141,7 @@ async def test_the_queue_is_bounded(model: Model) -> None:
 async def test_a_cancelled_request_frees_its_slot_at_once(model: Model) -> None:
     steps = []
     requests = requests_with(model, lambda work: steps.append(work) or asyncio.Event().wait(), max_running=1)
-    one = requests.submit(CHAT)
+    one = await requests.submit(CHAT)
     await asyncio.sleep(0.01)
     assert (requests.running, len(steps)) == (1, 1)
     one.cancel()
@@ -152,8 +152,8 @@ async def test_a_cancelled_request_frees_its_slot_at_once(model: Model) -> None:
 
 async def test_the_deadline_counts_the_queue(model: Model) -> None:
     requests = requests_with(model, lambda work: asyncio.Event().wait(), max_running=1)
-    first = requests.submit(CHAT)
-    late = requests.submit(Task(prompt="x", deadline_s=0.05))
+    first = await requests.submit(CHAT)
+    late = await requests.submit(Task(prompt="x", deadline_s=0.05))
     (error,) = await all_of(late.events())
     assert isinstance(error, Error)
     assert (error.code, error.http_status) == ("deadline", 504)
@@ -168,10 +168,10 @@ async def test_failures_become_one_error_event(model: Model) -> None:
     def break_down(work: Work) -> None:
         raise KeyError("a defect")
 
-    lost = (await all_of(requests_with(model, lose).submit(CHAT).events()))[-1]
+    lost = (await all_of((await requests_with(model, lose).submit(CHAT)).events()))[-1]
     assert isinstance(lost, Error)
     assert (lost.code, lost.parts, lost.exit_code) == ("coverage_lost", (3,), 4)
-    broken = (await all_of(requests_with(model, break_down).submit(CHAT).events()))[-1]
+    broken = (await all_of((await requests_with(model, break_down).submit(CHAT)).events()))[-1]
     assert isinstance(broken, Error)
     assert (broken.code, broken.http_status) == ("failed", 500)
     assert "a defect" not in broken.message
@@ -179,17 +179,28 @@ async def test_failures_become_one_error_event(model: Model) -> None:
 
 async def test_a_halt_is_an_event_of_its_own(model: Model) -> None:
     halted = requests_with(model, halted=lambda: True)
-    assert isinstance((await all_of(halted.submit(CHAT).events()))[-1], HaltedEvent)
+    assert isinstance((await all_of((await halted.submit(CHAT)).events()))[-1], HaltedEvent)
 
 
 async def test_leaving_lets_running_requests_finish_and_admits_no_more(model: Model) -> None:
     requests = requests_with(model)
-    one = requests.submit(CHAT)
+    one = await requests.submit(CHAT)
     reading = asyncio.create_task(all_of(one.events()))
     await requests.drain(5.0)
     assert isinstance((await reading)[-1], Done)
     with pytest.raises(Overloaded, match="leaving"):
-        requests.submit(CHAT)
+        await requests.submit(CHAT)
+
+
+async def test_a_request_that_outlasts_the_drain_time_is_told_so(model: Model) -> None:
+    requests = requests_with(model, lambda work: asyncio.Event().wait())
+    one = await requests.submit(CHAT)
+    await asyncio.sleep(0.01)
+    await requests.drain(0.01)
+    *_, error = await all_of(one.events())
+    assert isinstance(error, Error)
+    assert (error.code, error.http_status) == ("overloaded", 503)
+    assert "leaving" in error.message
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def run(
         float | None, typer.Option("--hop-timeout", metavar="SECONDS", help="Longest wait for a peer [8].")
     ] = None,
     drain_s: Annotated[
-        float | None, typer.Option("--drain", metavar="SECONDS", help="Time to end what runs [4].")
+        float | None, typer.Option("--drain", metavar="SECONDS", help="Time to end what runs [3].")
     ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None, typer.Option(help="Least level to log [info].")

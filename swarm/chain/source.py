@@ -4,7 +4,7 @@ A pass depends on the canvas and nothing else, so a second try gives the same sc
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -43,11 +43,24 @@ class PassCounts:
     peers: set[PeerId] = field(default_factory=set)
 
 
-class ChainSource:
-    """Scores the work of one request. `host` answers the hops that fall to this node, without a detour by the network.
+class Watcher:
+    """Is told what happens. This one does not care; the daemon's feeds its metrics."""
 
-    `on_hop(peer, seconds)` is told of every hop that succeeded.
-    """
+    def pass_started(self, attempt: int) -> None:
+        """`attempt` > 0 runs a pass again."""
+
+    def pass_done(self, seconds: float) -> None: ...
+
+    def hop_done(self, seconds: float) -> None: ...
+
+    def hop_failed(self, code: str) -> None: ...
+
+
+_NOBODY = Watcher()
+
+
+class ChainSource:
+    """Scores the work of one request. `host` answers the hops that fall to this node, without the network."""
 
     def __init__(
         self,
@@ -57,7 +70,7 @@ class ChainSource:
         host: SpanHost | None,
         shape: Shape,
         hop_timeout_s: float,
-        on_hop: Callable[[PeerId, float], None] = lambda peer, seconds: None,
+        watcher: Watcher = _NOBODY,
     ) -> None:
         self.counts = PassCounts()
         self._request = request
@@ -66,7 +79,7 @@ class ChainSource:
         self._host = host
         self._shape = shape
         self._cap_s = hop_timeout_s
-        self._on_hop = on_hop
+        self._watcher = watcher
         self._excluded: set[PeerId] = set()
         self._chain: tuple[Hop, ...] | None = None
 
@@ -83,6 +96,7 @@ class ChainSource:
         for attempt in range(MAX_ATTEMPTS):
             chain = await self._chain_or_news()
             self.counts.passes += 1
+            self._watcher.pass_started(attempt)
             failed: PassFailed
             try:
                 return await self._pass(chain, work, attempt)
@@ -102,12 +116,14 @@ class ChainSource:
             return self.chain
 
     def _leave_out(self, peer: PeerId, reason: PassFailed) -> None:
+        self._watcher.hop_failed(reason.code)
         self._chain = None
         self._excluded.add(peer)
         if peer != self._book.me:
             self._book.failed(peer, reason)
 
     async def _pass(self, chain: tuple[Hop, ...], work: Work, attempt: int) -> ScoreRows:
+        began = time.monotonic()
         shape = (*work.ids.shape, self._shape.hidden_size)
         carried = Tensor.of("ids", work.ids)
         for hop in chain[:-1]:
@@ -117,7 +133,9 @@ class ChainSource:
         head = chain[-1]
         answers = await self._hop(head, work, attempt, (carried, Tensor.of("positions", work.positions)))
         with _blaming(head.peer):
-            return rows_from(answers, work, self._shape.mask_id, self._shape.n_tokens)
+            rows = rows_from(answers, work, self._shape.mask_id, self._shape.n_tokens)
+        self._watcher.pass_done(time.monotonic() - began)
+        return rows
 
     async def _hop(self, hop: Hop, work: Work, attempt: int, tensors: tuple[Tensor, ...]) -> dict[str, Tensor]:
         size = len(hop.span) * int(np.prod(work.ids.shape))
@@ -139,7 +157,7 @@ class ChainSource:
             check_key(request, answer)
         seconds = time.monotonic() - began
         self._book.succeeded(hop.peer, size, seconds, answer.compute_us / 1e6)
-        self._on_hop(hop.peer, seconds)
+        self._watcher.hop_done(seconds)
         self.counts.peers.add(hop.peer)
         return parts
 

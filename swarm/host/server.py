@@ -1,6 +1,7 @@
 """Serve passes to peers: frames in and out of one long-lived stream per caller."""
 
 import logging
+from collections.abc import Callable
 from typing import NoReturn
 
 from swarm.errors import GlossError, LinkBroken, WireError
@@ -12,13 +13,18 @@ from swarm.wire.messages import PASS_PROTOCOL, PassRequest, Refusal
 log = logging.getLogger(__name__)
 
 
-async def serve_passes(transport: Transport, host: SpanHost) -> None:
-    """Answer every stream that peers open for passes, until the transport closes."""
+async def serve_passes(
+    transport: Transport, host: SpanHost, served: Callable[[float], None] = lambda seconds: None
+) -> None:
+    """Answer every stream that peers open for passes, until the transport closes.
+
+    `served` is told the compute seconds of each pass.
+    """
 
     async def handle(stream: Stream) -> None:
         try:
             while True:
-                await _serve_one(stream, host)
+                await _serve_one(stream, host, served)
         except LinkBroken:
             pass
         except WireError as error:
@@ -30,7 +36,7 @@ async def serve_passes(transport: Transport, host: SpanHost) -> None:
     await transport.serve(PASS_PROTOCOL, handle)
 
 
-async def _serve_one(stream: Stream, host: SpanHost) -> None:
+async def _serve_one(stream: Stream, host: SpanHost, served: Callable[[float], None]) -> None:
     message, tensors = await read_frame(stream)
     if not isinstance(message, PassRequest):
         _refuse_kind(message.kind)
@@ -40,6 +46,7 @@ async def _serve_one(stream: Stream, host: SpanHost) -> None:
         refusal = Refusal(request=message.request, code=refusal_code(error), message=str(error)[:500])
         await write_frame(stream, refusal, ())
         return
+    served(answer.compute_us / 1e6)
     await write_frame(stream, answer, parts)
 
 
