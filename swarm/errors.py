@@ -7,10 +7,11 @@ GlossError
 ├── StartError            the daemon cannot start here                   exit 1
 │   ├── ConfigError       a setting is unknown or wrong                  exit 2
 │   ├── ModelFileError    a model's files are missing, corrupt or contradictory
-│   ├── FetchFailed     a model could not be pulled: absent, gated, unreachable, no space
+│   ├── FetchFailed       a model could not be pulled: absent, gated, unreachable, no space
 │   └── IdentityError     the identity key is corrupt or not private
 ├── NotRunning            no daemon answers on the socket                exit 3
 ├── CoverageLost          no live peer serves some parts                 exit 4  http 503
+├── CacheMiss             a span does not hold the keys and values of this epoch (the caller primes again)
 ├── Overloaded            the queue is full                                      http 503
 ├── DeadlineExceeded      the request ran out of time                            http 504
 ├── Halted                the kill switch is set                                 http 503
@@ -94,6 +95,12 @@ class CoverageLost(GlossError):
     def __init__(self, message: str, parts: tuple[int, ...]) -> None:
         super().__init__(message)
         self.parts = parts
+
+
+class CacheMiss(GlossError):
+    code = "cache_miss"
+    http_status = 503
+    retryable = True
 
 
 class Overloaded(GlossError):

@@ -1,5 +1,6 @@
-"""Run a span of a model over one canvas: what a host does with a request and a lone process with its own model."""
+"""Run a span of a model for one or many requests at once: what a host does with the passes that wait."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 from swarm.errors import BadRequest
 from swarm.ids import Span
 from swarm.mixture.rows import ScoreRows
+from swarm.model.batch import Cache, Segment
 from swarm.model.config import ModelConfig
 from swarm.model.head import guide, score_rows
 from swarm.model.span import SpanModule
@@ -24,23 +26,68 @@ class HeadWork:
     n_tokens: int
 
 
-@torch.inference_mode()
-def run_span(module: SpanModule, span: Span, x: Tensor, head: HeadWork | None) -> Tensor | ScoreRows:
-    """Run the parts `span`, which `module` must hold.
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """One pass over a span.
 
-    x: int64 ids [rows, length] at part 0, else hidden states [rows, length, hidden].
-    Returns hidden states, or score rows when the span ends in the head. Raises BadRequest on what does not fit.
+    x: int64 ids [rows, count] at part 0, else hidden states [rows, count, hidden].
+    `active` are the canvas positions of the columns, int64 [count], ascending; None: the whole canvas from 0 on.
+    `cache` is filled by a job over a whole canvas and used by one with `active`. `head` goes with the head part.
     """
-    _check(module, span, x, head)
-    hidden = module.run(x, span)
-    if head is None:
-        return hidden
-    wanted = hidden[:, read_at(module.config, head.positions)]
+
+    x: Tensor
+    head: HeadWork | None = None
+    active: Tensor | None = None
+    cache: Cache | None = None
+
+    @property
+    def positions(self) -> Tensor:
+        return torch.arange(self.x.shape[1]) if self.active is None else self.active
+
+
+def run_span(module: SpanModule, span: Span, x: Tensor, head: HeadWork | None) -> Tensor | ScoreRows:
+    """One canvas, no cache: hidden states [rows, length, hidden], or score rows when the span ends in the head."""
+    job = Job(x, head)
+    check_job(module, span, job)
+    return run_jobs(module, span, [job])[0]
+
+
+@torch.inference_mode()
+def run_jobs(module: SpanModule, span: Span, jobs: Sequence[Job]) -> list[Tensor | ScoreRows]:
+    """Run checked jobs in one forward: their lines are joined for the linear layers, apart for attention."""
+    segments = [Segment(len(job.x), job.positions, job.cache, primes=job.active is None) for job in jobs]
+    lines = [job.x.flatten(0, 1) for job in jobs]
+    device = module.device
+    out = module.run_batch((lines[0] if len(lines) == 1 else torch.cat(lines)).to(device), span, segments)
+    hidden = torch.split(out, [segment.size for segment in segments])
+    if module.config.head_part not in span:
+        return [h.view(*job.x.shape[:2], -1) for h, job in zip(hidden, jobs, strict=True)]
+    return list(_score(module, hidden, jobs))
+
+
+def _score(module: SpanModule, hidden: Sequence[Tensor], jobs: Sequence[Job]) -> list[ScoreRows]:
+    """Norm and head run on the wanted positions only, those of all jobs together."""
+    wanted, heads = [], []
+    for lines, job in zip(hidden, jobs, strict=True):
+        if job.head is None or module.head is None:
+            raise BadRequest("positions to score go with the head, and only with it", "tensors")
+        at = read_at(module.config, job.head.positions)
+        if job.active is not None:
+            at = torch.searchsorted(job.active, at)
+        wanted.append(lines.view(*job.x.shape[:2], -1)[:, at.to(lines.device)].flatten(0, 1))
+        heads.append(job.head)
     if module.head is None:
         raise BadRequest(f"this node holds {module.span}, which has no head")
-    logits = module.head(wanted)
-    composed = logits[0] if len(logits) == 1 else guide(logits[0], logits[1], head.cfg_scale)
-    return score_rows(composed, head.positions, module.config.mask_id, head.n_tokens)
+    logits = torch.split(module.head(torch.cat(wanted)).cpu(), [len(w) for w in wanted])
+    return [
+        _composed(rows.view(len(job.x), -1, rows.shape[-1]), head, module.config)
+        for rows, head, job in zip(logits, heads, jobs, strict=True)
+    ]
+
+
+def _composed(logits: Tensor, head: HeadWork, config: ModelConfig) -> ScoreRows:
+    one = logits[0] if len(logits) == 1 else guide(logits[0], logits[1], head.cfg_scale)
+    return score_rows(one, head.positions, config.mask_id, head.n_tokens)
 
 
 def read_at(config: ModelConfig, positions: npt.NDArray[np.int32]) -> Tensor:
@@ -49,8 +96,9 @@ def read_at(config: ModelConfig, positions: npt.NDArray[np.int32]) -> Tensor:
     return (at - 1).clamp(min=0) if config.logit_shift else at
 
 
-def _check(module: SpanModule, span: Span, x: Tensor, head: HeadWork | None) -> None:
-    config = module.config
+def check_job(module: SpanModule, span: Span, job: Job) -> None:
+    """Raises BadRequest on whatever does not fit the model, the span or each other."""
+    config, x = module.config, job.x
     if span.start < module.span.start or span.stop > module.span.stop:
         raise BadRequest(f"parts {span} are not hosted here; this node holds {module.span}", "start")
     if x.ndim != (2 if span.start == 0 else 3) or not 1 <= x.shape[0] <= 2:
@@ -61,13 +109,29 @@ def _check(module: SpanModule, span: Span, x: Tensor, head: HeadWork | None) -> 
         raise BadRequest(f"token ids must lie from 0 to {config.vocab_size - 1}", "tensors")
     if span.start > 0 and x.shape[2] != config.hidden_size:
         raise BadRequest(f"hidden states have size {x.shape[2]}, the model {config.hidden_size}", "tensors")
-    if (config.head_part in span) is not (head is not None):
+    if (config.head_part in span) is not (job.head is not None):
         raise BadRequest("positions to score go with the head, and only with it", "tensors")
-    if head is not None and not (
-        head.positions.ndim == 1
-        and 1 <= len(head.positions) <= x.shape[1]
-        and int(head.positions[0]) >= 0
-        and int(head.positions[-1]) < x.shape[1]
-        and bool((np.diff(head.positions) > 0).all())
-    ):
-        raise BadRequest("positions must ascend within the canvas", "positions")
+    length = x.shape[1]
+    if job.active is not None:
+        if job.cache is None:
+            raise BadRequest("a pass over some positions needs the cache of the others", "active")
+        length = job.cache.length
+        if not (len(job.active) == x.shape[1] and _ascends(job.active.numpy(), length)):
+            raise BadRequest("active positions must ascend within the canvas, one for each column", "active")
+        if job.cache.rows != x.shape[0]:
+            raise BadRequest(f"the cache holds {job.cache.rows} canvas rows, the pass {x.shape[0]}", "tensors")
+    if job.head is not None:
+        if not _ascends(job.head.positions, length):
+            raise BadRequest("positions must ascend within the canvas", "positions")
+        if job.active is not None and not torch.isin(read_at(config, job.head.positions), job.active).all():
+            raise BadRequest("positions to score must be among the active ones", "positions")
+
+
+def _ascends(positions: npt.NDArray[np.integer], length: int) -> bool:
+    return (
+        positions.ndim == 1
+        and 1 <= len(positions) <= length
+        and int(positions[0]) >= 0
+        and int(positions[-1]) < length
+        and bool((np.diff(positions) > 0).all())
+    )

@@ -5,10 +5,13 @@ in float32 and cast back before its weight multiplies. Queries and keys are rota
 where the family does so.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from swarm.model.batch import Segment
 from swarm.model.config import ModelConfig
 
 
@@ -54,17 +57,24 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """x: [rows, length, hidden]; cos, sin: [length, head_dim] of the same positions."""
-        q, k, v = (self._heads(proj(x)) for proj in (self.q_proj, self.k_proj, self.v_proj))
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, part: int, segments: Sequence[Segment]) -> Tensor:
+        """x: [N, hidden], the lines of all segments; cos, sin: [N, 1, head_dim] of the same lines."""
+        q, k, v = (proj(x).view(len(x), -1, self.head_dim) for proj in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        mixed, start = [], 0
+        for segment in segments:
+            lines = slice(start, start + segment.size)
+            mixed.append(self._attend(q[lines], k[lines], v[lines], part, segment))
+            start += segment.size
+        return self.o_proj(mixed[0] if len(mixed) == 1 else torch.cat(mixed))  # type: ignore[no-any-return]
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, part: int, segment: Segment) -> Tensor:
+        q, k, v = (t.view(segment.rows, segment.count, -1, self.head_dim).transpose(1, 2) for t in (q, k, v))
+        k, v = segment.attended(part, k, v)
         if self.groups > 1:
             k, v = k.repeat_interleave(self.groups, dim=1), v.repeat_interleave(self.groups, dim=1)
         mixed = F.scaled_dot_product_attention(q, k, v)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)
+        return mixed.transpose(1, 2).reshape(segment.size, -1)
 
 
 class MLP(nn.Module):
@@ -90,6 +100,7 @@ class Layer(nn.Module):
         self.mlp_norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attn(self.attn_norm(x), cos, sin)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, part: int, segments: Sequence[Segment]) -> Tensor:
+        """x: [N, hidden], the lines of all segments. `part` is this layer's number in the model."""
+        x = x + self.attn(self.attn_norm(x), cos, sin, part, segments)
         return x + self.mlp(self.mlp_norm(x))  # type: ignore[no-any-return]

@@ -1,9 +1,12 @@
 """A contiguous range of parts of one backbone, as one torch module. A node builds only the parts it hosts."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from swarm.ids import Span
+from swarm.model.batch import Segment, flat_positions
 from swarm.model.config import ModelConfig
 from swarm.model.layers import Layer, RMSNorm, rope_tables
 
@@ -60,12 +63,14 @@ class SpanModule(nn.Module):
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
-    def tables(self, length: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Cosine and sine [length, head_dim] as the layers take them for hidden states of `dtype`."""
-        if length > len(self.cos):
-            self.rebuild_tables(2 * length)
+    def tables(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [N, 1, head_dim] at `positions`, as the layers take them for hidden states of `dtype`."""
+        longest = int(positions.max()) + 1
+        if longest > len(self.cos):
+            self.rebuild_tables(2 * longest)
         target = dtype if self.config.rotates_in_weight_dtype else torch.float32
-        return self.cos[:length].to(device, target), self.sin[:length].to(device, target)
+        cos, sin = (table.to(positions.device, target)[positions, None] for table in (self.cos, self.sin))
+        return cos, sin
 
     def _build(self, part: int) -> nn.Module:
         if part == 0:
@@ -77,18 +82,23 @@ class SpanModule(nn.Module):
         return self.run(x, self.span)
 
     def run(self, x: Tensor, span: Span) -> Tensor:
-        """Run the embedding and layers of `span`, which lies within the hosted parts.
+        """Run the embedding and layers of `span`, which lies within the hosted parts, over whole canvases.
 
         x: token ids [rows, length] (int64) when `span` starts at part 0, else hidden states [rows, length, hidden].
         Returns hidden states [rows, length, hidden].
         """
+        segment = Segment(len(x), torch.arange(x.shape[1], device=x.device))
+        return self.run_batch(x.flatten(0, 1), span, [segment]).view(*x.shape[:2], -1)
+
+    def run_batch(self, x: Tensor, span: Span, segments: Sequence[Segment]) -> Tensor:
+        """The same over the lines of many segments: ids [N] or hidden states [N, hidden] to hidden states."""
         if span.start == 0:
             x = self.parts["0"](x)
         layers = [part for part in span if part not in (0, self.config.head_part)]
         if layers:
-            cos, sin = self.tables(x.shape[1], x.dtype, x.device)
+            cos, sin = self.tables(flat_positions(segments).to(x.device), x.dtype)
             for part in layers:
-                x = self.parts[str(part)](x, cos, sin)
+                x = self.parts[str(part)](x, cos, sin, part, segments)
         return x
 
     @property
@@ -99,3 +109,7 @@ class SpanModule(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device

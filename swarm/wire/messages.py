@@ -28,6 +28,14 @@ class TensorHead(_Message):
     shape: Annotated[list[Size], Field(max_length=4)]
 
 
+class Epoch(_Message):
+    """Which keys and values a pass uses. A priming pass carries the whole canvas and stores them; a later pass of the
+    same number carries the columns of the tensor `active` only. The session is (calling peer, request)."""
+
+    number: Size
+    primes: bool
+
+
 class PassRequest(_Message):
     """Run parts start:stop of `model` over a canvas of [rows, length].
 
@@ -43,6 +51,7 @@ class PassRequest(_Message):
     start: Annotated[int, Field(ge=0, le=10_000)]
     stop: Annotated[int, Field(ge=1, le=10_001)]
     cfg_scale: Annotated[float, Field(ge=0, le=100)] = 0.0
+    epoch: Epoch | None = None
     budget_ms: Annotated[int, Field(ge=1, le=600_000)]
     tensors: Annotated[list[TensorHead], Field(max_length=4, default_factory=list)]
 
