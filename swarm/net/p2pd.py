@@ -4,11 +4,14 @@ Knows libp2p, not the DHT and not glossd's messages. Called by `swarm.net.hivemi
 """
 
 import asyncio
+import fcntl
 import logging
+import os
 import re
 import shutil
 import socket
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -34,6 +37,8 @@ _PIECE_BYTES = 256 * 1024
 _START_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 2.0
 _SOCKET_PATH_LIMIT = 64
+_FOLDER_PREFIX = "glossd-p2pd-"
+_SWEEP_AFTER_S = 60.0
 _IDENTITY_PROBES = 4
 _IDENTITY_PROBE_GAP_S = 0.15
 _LINK_ERRORS = (asyncio.IncompleteReadError, OSError, EOFError, RuntimeError)
@@ -44,10 +49,11 @@ log = logging.getLogger(__name__)
 class P2pd:
     """A running p2pd. `host` is the hivemind object that a DHTNode takes."""
 
-    def __init__(self, host: Any, socket_folder: Path) -> None:
+    def __init__(self, host: Any, socket_folder: Path, held: int) -> None:
         self.host = host
         self.peer_id = PeerId(host.peer_id.to_base58())
         self._socket_folder = socket_folder
+        self._held = held
         self._inbound: Counter[tuple[PeerId, str]] = Counter()
         self._handling: set[asyncio.Task[None]] = set()
         self._outbound: WeakSet[_SocketStream] = WeakSet()
@@ -59,7 +65,9 @@ class P2pd:
         """Raises StartError, which says what p2pd stumbled over and what to do."""
         _check_free(host_maddrs)
         use_hivemind_log_handler("nowhere")  # leaves logging to the program's own handlers
-        folder = Path(tempfile.mkdtemp(prefix="glossd-"))
+        _sweep_folders()
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
+        held = _hold(folder)
         try:
             if len(str(folder)) > _SOCKET_PATH_LIMIT:
                 raise StartError(f"the temporary folder {folder} is too long for a socket; set TMPDIR to a shorter one")
@@ -75,13 +83,13 @@ class P2pd:
                 startup_timeout=_START_TIMEOUT_S,
                 idle_timeout=2 * _START_TIMEOUT_S,
             )
-        except (P2PDaemonError, ValueError, OSError) as error:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
-            raise StartError(_explain(str(error), host_maddrs, join)) from error
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            os.close(held)
+            if isinstance(error, P2PDaemonError | ValueError | OSError):
+                raise StartError(_explain(str(error), host_maddrs, join)) from error
             raise
-        return cls(host, folder)
+        return cls(host, folder, held)
 
     async def serve(self, protocol: str, handler: Handler) -> None:
         async def accept(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -160,6 +168,7 @@ class P2pd:
                 child.kill()
             await child.wait()
         shutil.rmtree(self._socket_folder, ignore_errors=True)
+        os.close(self._held)
 
 
 class _SocketStream:
@@ -225,6 +234,28 @@ def _host_class(identity: Identity, folder: Path) -> Any:
             return P2P._make_process_args(*args, **{**flags, "relayDiscovery": False, "relayService": False})
 
     return Host
+
+
+def _hold(folder: Path) -> int:
+    """A lock on the folder that ends with this process at the latest."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _sweep_folders() -> None:
+    """Remove the socket folders of our user's nodes that were killed. A new one may not be held yet, so it stays."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
+        with suppress(OSError):
+            info = folder.lstat()
+            if info.st_uid == os.getuid() and time.time() - info.st_mtime > _SWEEP_AFTER_S:
+                held = _hold(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(held)
 
 
 def _check_free(host_maddrs: Sequence[str]) -> None:
