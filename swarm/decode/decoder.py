@@ -7,10 +7,11 @@ while work := decoder.wanted():
 import numpy as np
 import numpy.typing as npt
 
+from swarm.decode.choose import Choice, choose
+from swarm.decode.commit import committed, idle
 from swarm.decode.events import Event, Finished, Stepped, Token, Work
-from swarm.decode.noise import ORDER_STREAM, gumbel, uniform
 from swarm.decode.schedule import Block, blocks
-from swarm.decode.settings import Commit, DecodeSettings, Order
+from swarm.decode.settings import DecodeSettings
 from swarm.errors import BadAnswer, BadRequest
 from swarm.mixture.rows import ScoreRows
 
@@ -29,12 +30,12 @@ class Decoder:
         self._given = self.canvas != mask_id
         if self._given.all():
             raise BadRequest("the canvas has no masked position; ask for at least one token")
-        if settings.commit is Commit.THRESHOLD and settings.order is Order.RANDOM:
-            raise BadRequest("a threshold needs confidences; order 'random' goes with commit 'quota'", "order")
+        settings.check_pair()
         self.blocks = blocks(np.flatnonzero(~self._given).astype(np.int32), settings)
         self._block = 0
         self._step_in_block = 0
         self._finished: Finished | None = None
+        self._skip_idle()
 
     @property
     def finished(self) -> bool:
@@ -59,14 +60,14 @@ class Decoder:
         positions = self._open_positions()
         if self._finished is not None or step != self.step or not np.array_equal(rows.positions, positions):
             raise BadAnswer(f"score rows for step {step} do not belong to step {self.step}")
-        ids, confidence = self._choose(rows)
-        chosen = self._commit(ids, confidence, positions)
-        self.canvas[positions[chosen]] = ids[chosen]
+        choice = choose(rows, self.settings, self.step, self._eos_id)
+        fixed = committed(self.settings, self._current, self._step_in_block, self.step, choice.rank, positions)
+        self.canvas[positions[fixed]] = choice.ids[fixed]
         stepped = Stepped(
             step=self.step,
             block=self._block,
-            committed=_tokens(positions, ids, confidence, chosen),
-            guessed=_tokens(positions, ids, confidence, ~chosen),
+            committed=_tokens(positions, choice, fixed),
+            guessed=_tokens(positions, choice, ~fixed),
             masks_left=self.masks_left,
         )
         self._advance()
@@ -81,42 +82,6 @@ class Decoder:
     def _current(self) -> Block:
         return self.blocks[min(self._block, len(self.blocks) - 1)]
 
-    def _choose(self, rows: ScoreRows) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-        """Token and confidence per position: int32 [P], float64 [P].
-
-        log p + T * Gumbel has its maximum at a sample of softmax(logits / T); the confidence is the untempered
-        probability of the chosen token.
-        """
-        log_probs = rows.log_probs.astype(np.float64)
-        if self.settings.suppress_eos:
-            log_probs = _without(log_probs, rows.ids == self._eos_id)
-        scores = log_probs
-        if self.settings.temperature > 0:
-            scores = log_probs + self.settings.temperature * gumbel(
-                self.settings.seed, self.step, rows.positions, rows.ids
-            )
-        best = scores.argmax(axis=1)
-        row = np.arange(len(rows))
-        return rows.ids[row, best], np.exp(log_probs[row, best])
-
-    def _commit(
-        self, ids: npt.NDArray[np.int32], confidence: npt.NDArray[np.float64], positions: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.bool_]:
-        """Which positions to fix, bool [P]. Ranked by (confidence desc, position asc)."""
-        settings = self.settings
-        rank = confidence
-        if settings.order is Order.RANDOM:
-            rank = uniform(settings.seed, self.step, positions, np.zeros((len(positions), 1), np.int32), ORDER_STREAM)
-            rank = rank[:, 0]
-        order = np.argsort(-rank, kind="stable")
-        if settings.commit is Commit.QUOTA:
-            count = self._current.quota[self._step_in_block]
-        else:
-            count = max(1, int((confidence >= settings.threshold).sum()))
-        chosen = np.zeros(len(positions), dtype=np.bool_)
-        chosen[order[:count]] = True
-        return chosen
-
     def _advance(self) -> None:
         self.step += 1
         self._step_in_block += 1
@@ -127,6 +92,15 @@ class Decoder:
             self._finished = Finished("stop" if self._answer_end() is not None else "length", self.step)
         elif self.settings.stop_at_eos and self._answer_end() is not None:
             self._finished = Finished("stop", self.step)
+        else:
+            self._skip_idle()
+
+    def _skip_idle(self) -> None:
+        """Steps that fix nothing keep their number, and so their noise, but need no pass."""
+        positions = self._open_positions()
+        while idle(self.settings, self._current, self._step_in_block, self.step, positions):
+            self.step += 1
+            self._step_in_block += 1
 
     def _answer_end(self) -> int | None:
         """The position of the first generated end token, if nothing before it is masked."""
@@ -138,17 +112,7 @@ class Decoder:
         return int(ends[0])
 
 
-def _without(log_probs: npt.NDArray[np.float64], banned: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """Remove tokens from normalised rows and normalise again."""
-    mass = np.where(banned, np.exp(log_probs), 0.0).sum(axis=1, keepdims=True)
-    rest = np.log1p(-np.minimum(mass, 1 - 2.0**-53))
-    return np.where(banned, -np.inf, log_probs - rest)
-
-
-def _tokens(
-    positions: npt.NDArray[np.int32],
-    ids: npt.NDArray[np.int32],
-    confidence: npt.NDArray[np.float64],
-    chosen: npt.NDArray[np.bool_],
-) -> tuple[Token, ...]:
-    return tuple(Token(int(positions[i]), int(ids[i]), float(confidence[i])) for i in np.flatnonzero(chosen))
+def _tokens(positions: npt.NDArray[np.int32], choice: Choice, which: npt.NDArray[np.bool_]) -> tuple[Token, ...]:
+    return tuple(
+        Token(int(positions[i]), int(choice.ids[i]), float(choice.confidence[i])) for i in np.flatnonzero(which)
+    )

@@ -7,11 +7,26 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Epoch:
+    """A stretch of steps that share cached keys and values.
+
+    snapshot: int32 [rows, length], the canvas rows at its first step, from which the cache is primed; it makes every
+    later step of the epoch repeatable anywhere. active: int32 [A], the positions that each later step computes anew.
+    """
+
+    number: int
+    first_step: int
+    snapshot: npt.NDArray[np.int32]
+    active: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Work:
     """One forward pass to run.
 
     ids: int32 [rows, length]; one row, or two under classifier-free guidance (conditional, then unconditional).
     positions: int32 [P], the masked positions to score, ascending.
+    epoch: the cache to use, None to compute every position.
     The answer is one set of score rows; with two rows the head composes them by `cfg_scale`.
     """
 
@@ -19,6 +34,7 @@ class Work:
     ids: npt.NDArray[np.int32]
     positions: npt.NDArray[np.int32]
     cfg_scale: float
+    epoch: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True)

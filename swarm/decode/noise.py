@@ -54,8 +54,12 @@ def uniform(
 
 
 def gumbel(
-    seed: int, step: int, positions: npt.NDArray[np.int32], ids: npt.NDArray[np.int32]
+    seed: int,
+    step: int,
+    positions: npt.NDArray[np.int32],
+    ids: npt.NDArray[np.int32],
+    stream: int = TOKEN_STREAM,
 ) -> npt.NDArray[np.float64]:
     """Standard Gumbel draws, float64 [P, K]: in float32 the tail ends near 16.6 and lowers the temperature."""
-    draws: npt.NDArray[np.float64] = -np.log(-np.log(uniform(seed, step, positions, ids)))
+    draws: npt.NDArray[np.float64] = -np.log(-np.log(uniform(seed, step, positions, ids, stream)))
     return draws

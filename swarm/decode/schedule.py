@@ -10,11 +10,15 @@ from swarm.decode.settings import DecodeSettings
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Canvas positions `start`..`stop - 1`; `quota[i]` tokens are committed in the block's i-th step."""
+    """Canvas positions `start`..`stop - 1`, decoded in `steps` steps.
+
+    Under a quota `quota[i]` tokens are committed in the i-th step; it has fewer steps when there are fewer masks.
+    """
 
     start: int
     stop: int
     quota: tuple[int, ...]
+    steps: int
 
 
 def blocks(open_positions: npt.NDArray[np.int32], settings: DecodeSettings) -> tuple[Block, ...]:
@@ -35,9 +39,9 @@ def blocks(open_positions: npt.NDArray[np.int32], settings: DecodeSettings) -> t
             spans.append((start, stop, masks))
     made = []
     for index, (start, stop, masks) in enumerate(spans):
-        steps = masks if settings.steps is None else _share(settings.steps, len(spans), index)
-        steps = max(1, min(steps, masks))
-        made.append(Block(start, stop, tuple(_share(masks, steps, i) for i in range(steps))))
+        steps = masks if settings.steps is None else max(1, _share(settings.steps, len(spans), index))
+        used = min(steps, masks)
+        made.append(Block(start, stop, tuple(_share(masks, used, i) for i in range(used)), steps))
     return tuple(made)
 
 

@@ -7,30 +7,35 @@ from swarm.errors import BadRequest
 
 
 class Commit(StrEnum):
-    """Which scored positions of a step are fixed.
-
-    QUOTA fixes an even share of the block's masks a step; THRESHOLD fixes all whose confidence reaches the threshold,
-    and always the best one.
-    """
+    """Which scored positions of a step are fixed. See `commit.py`."""
 
     QUOTA = "quota"
     THRESHOLD = "threshold"
+    FACTOR = "factor"
+    TIMESTEPS = "timesteps"
+    ORIGIN = "origin"
 
 
 class Order(StrEnum):
-    """What ranks positions: the probability of the chosen token, or a uniform draw."""
+    """What ranks the positions of a step. See `choose.py`."""
 
     LOW_CONFIDENCE = "low_confidence"
     RANDOM = "random"
+    MASKGIT_PLUS = "maskgit_plus"
+    TOPK_MARGIN = "topk_margin"
+    ENTROPY = "entropy"
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeSettings:
-    """`steps` bounds the denoising steps of the whole canvas under QUOTA (None: one token a step).
+    """`steps` bounds the denoising steps of the whole canvas (None: one a token); threshold and factor take as many as
+    they need.
 
-    `block_length` is in canvas positions (None: one block). `temperature` 0 takes the most probable token.
-    `cfg_scale` > 0 guides away from the prompt-less canvas: logits = un + (cfg_scale + 1) * (cond - un).
-    `stop_at_eos` ends when an end token and everything before it are committed. `suppress_eos` never predicts it.
+    `block_length` is in canvas positions (None: one block). `temperature` 0 takes the most probable token; above it,
+    `top_p` (1: off) and `top_k` (0: off) leave out improbable ones. `alg_temp` > 0 draws the positions to fix by their
+    rank instead of taking the best. `cfg_scale` > 0 guides away from the prompt-less canvas:
+    logits = un + (cfg_scale + 1) * (cond - un). `stop_at_eos` ends when an end token and everything before it are
+    committed. `suppress_eos` never predicts it; `suppress_eos_confidence` predicts it but fixes it last.
     """
 
     seed: int = 0
@@ -43,6 +48,11 @@ class DecodeSettings:
     cfg_scale: float = 0.0
     stop_at_eos: bool = True
     suppress_eos: bool = False
+    factor: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    alg_temp: float = 0.0
+    suppress_eos_confidence: bool = False
 
     def __post_init__(self) -> None:
         for field, fine, want in (
@@ -52,6 +62,34 @@ class DecodeSettings:
             ("steps", self.steps is None or self.steps >= 1, "at least 1"),
             ("threshold", 0 < self.threshold <= 1, "a probability above 0 and up to 1"),
             ("cfg_scale", 0 <= self.cfg_scale <= 100, "a number from 0 to 100"),
+            ("factor", 0 < self.factor <= 100, "a number above 0 and up to 100"),
+            ("top_p", 0 < self.top_p <= 1, "a probability above 0 and up to 1"),
+            ("top_k", 0 <= self.top_k < 2**31, "a whole number, 0 for off"),
+            ("alg_temp", 0 <= self.alg_temp <= 100, "a number from 0 to 100"),
         ):
             if not fine:
                 raise BadRequest(f"{field} is {getattr(self, field)}; it must be {want}", field)
+
+    @property
+    def compares_confidences(self) -> bool:
+        """Whether the commit policy reads ranks as probabilities, which not every order gives."""
+        return self.commit in (Commit.THRESHOLD, Commit.FACTOR)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the seed matters."""
+        return (
+            self.temperature > 0
+            or self.commit is Commit.ORIGIN
+            or self.order is Order.RANDOM
+            or (self.alg_temp > 0 and not self.compares_confidences)
+        )
+
+    def check_pair(self) -> None:
+        """Raise BadRequest when order and commit do not go together."""
+        if self.compares_confidences and self.order in (Order.RANDOM, Order.ENTROPY):
+            raise BadRequest(
+                f"commit '{self.commit}' needs confidences, which order '{self.order}' does not give; "
+                "take commit 'quota' or 'timesteps'",
+                "order",
+            )

@@ -1,10 +1,14 @@
 """What the decoder promises whatever the scores are."""
 
+import itertools
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.decode.commit import committed
 from swarm.decode.decoder import Decoder
 from swarm.decode.events import Finished, Stepped
 from swarm.decode.noise import gumbel, uniform
@@ -14,6 +18,7 @@ from swarm.errors import BadAnswer, BadRequest
 from swarm.mixture.rows import ScoreRows
 
 MASK, EOS, VOCAB = 0, 1, 12
+UNFIT = list(itertools.product((Commit.THRESHOLD, Commit.FACTOR), (Order.RANDOM, Order.ENTROPY)))
 
 
 def rows_for(canvas: np.ndarray, positions: np.ndarray, salt: int) -> ScoreRows:
@@ -31,9 +36,8 @@ def rows_for(canvas: np.ndarray, positions: np.ndarray, salt: int) -> ScoreRows:
 
 
 def settings_strategy() -> st.SearchStrategy[DecodeSettings]:
-    commits = st.sampled_from(
-        [(Commit.QUOTA, Order.LOW_CONFIDENCE), (Commit.QUOTA, Order.RANDOM), (Commit.THRESHOLD, Order.LOW_CONFIDENCE)]
-    )
+    pairs = itertools.product(Commit, Order)
+    commits = st.sampled_from([pair for pair in pairs if pair not in UNFIT])
     return st.builds(
         lambda commit, **rest: DecodeSettings(commit=commit[0], order=commit[1], **rest),
         commits,
@@ -45,6 +49,11 @@ def settings_strategy() -> st.SearchStrategy[DecodeSettings]:
         cfg_scale=st.sampled_from([0.0, 1.5]),
         stop_at_eos=st.booleans(),
         suppress_eos=st.booleans(),
+        suppress_eos_confidence=st.booleans(),
+        factor=st.sampled_from([0.5, 1.0, 4.0]),
+        top_p=st.sampled_from([1.0, 0.9, 0.2]),
+        top_k=st.sampled_from([0, 1, 4]),
+        alg_temp=st.sampled_from([0.0, 0.5]),
     )
 
 
@@ -65,6 +74,9 @@ def run(canvas: np.ndarray, settings: DecodeSettings, salt: int) -> tuple[Decode
         assert isinstance(stepped, Stepped)
         assert stepped.committed, "a step committed nothing"
         assert stepped.masks_left == int((before == MASK).sum()) - len(stepped.committed)
+        if settings.suppress_eos_confidence and settings.commit is not Commit.ORIGIN:
+            early = any(token.id == EOS for token in stepped.committed)
+            assert not early or all(token.id == EOS for token in stepped.guessed), "an end token went first"
         events += new
     return decoder, events
 
@@ -134,9 +146,49 @@ def test_the_unconditional_canvas_hides_the_prompt_only() -> None:
     assert second[1, 2:].tolist() == second[0, 2:].tolist()
 
 
+@pytest.mark.parametrize(("commit", "order"), UNFIT)
+def test_commits_that_compare_confidences_need_them(commit: Commit, order: Order) -> None:
+    with pytest.raises(BadRequest, match=order) as caught:
+        Decoder(np.zeros(4, np.int32), DecodeSettings(commit=commit, order=order), MASK, EOS)
+    assert caught.value.field == "order"
+
+
+@given(
+    confidences=st.lists(st.floats(0, 1), min_size=1, max_size=12),
+    factor=st.sampled_from([0.2, 0.5, 1.0, 1.9]),
+)
+def test_factor_commits_by_rank(confidences: list[float], factor: float) -> None:
+    """The r-th best (from 1) is fixed iff its confidence reaches 1 - factor / (r + 1); the best one always."""
+    positions = np.arange(len(confidences), dtype=np.int32)
+    settings = DecodeSettings(commit=Commit.FACTOR, factor=factor)
+    block = blocks(positions, settings)[0]
+    chosen = committed(settings, block, 0, 0, np.array(confidences), positions)
+    ranked = sorted(range(len(confidences)), key=lambda i: (-confidences[i], i))
+    want = {i for r, i in enumerate(ranked, 1) if r == 1 or confidences[i] >= 1 - factor / (r + 1)}
+    assert set(np.flatnonzero(chosen).tolist()) == want
+
+
+@given(canvases(), settings_strategy())
+def test_settings_that_draw_nothing_ignore_the_seed(canvas: np.ndarray, settings: DecodeSettings) -> None:
+    other = replace(settings, seed=settings.seed ^ 12345)
+    if not settings.draws:
+        assert run(canvas, settings, 2)[0].canvas.tolist() == run(canvas, other, 2)[0].canvas.tolist()
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("temperature", -1.0), ("steps", 0), ("block_length", 0), ("threshold", 0.0), ("cfg_scale", -0.1), ("seed", -1)],
+    [
+        ("temperature", -1.0),
+        ("steps", 0),
+        ("block_length", 0),
+        ("threshold", 0.0),
+        ("cfg_scale", -0.1),
+        ("seed", -1),
+        ("top_p", 0.0),
+        ("top_k", -1),
+        ("alg_temp", -1.0),
+        ("factor", 0.0),
+    ],
 )
 def test_impossible_settings_name_the_field(field: str, value: float) -> None:
     with pytest.raises(BadRequest, match=field):
@@ -153,7 +205,7 @@ def test_noise_is_addressed_not_sequential() -> None:
 
 def test_noise_is_uniform() -> None:
     draws = uniform(1, 2, np.arange(200, dtype=np.int32), np.tile(np.arange(500, dtype=np.int32), (200, 1)))
-    assert 0 < draws.min() and draws.max() < 1
+    assert draws.min() > 0 and draws.max() < 1
     counts, _ = np.histogram(draws, bins=20, range=(0, 1))
     chi_squared = ((counts - 5000) ** 2 / 5000).sum()
     assert chi_squared < 50
