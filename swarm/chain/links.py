@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from swarm.errors import BadAnswer, BadRequest, LinkBroken, PassTimeout, PeerRefused, WireError
+from swarm.errors import BadAnswer, BadRequest, CacheMiss, LinkBroken, PassTimeout, PeerRefused, WireError
 from swarm.ids import PeerId
 from swarm.net.transport import Stream, Transport
 from swarm.wire.frames import read_frame, write_frame
@@ -23,7 +23,7 @@ class Links:
     async def call(
         self, peer: PeerId, request: PassRequest, tensors: tuple[Tensor, ...], timeout_s: float
     ) -> tuple[PassAnswer, dict[str, Tensor]]:
-        """The answer and its tensors. Raises a PassFailed that names the peer."""
+        """The answer and its tensors. Raises a PassFailed that names the peer, or CacheMiss."""
         try:
             async with asyncio.timeout(timeout_s):
                 message, parts = await self._exchange(peer, request, tensors)
@@ -37,6 +37,8 @@ class Links:
             raise BadAnswer(f"peer {short(peer)} answered with a request")
         if message.code == BadRequest.code:
             raise BadAnswer(f"peer {short(peer)} rejects the pass: {message.message}")
+        if message.code == CacheMiss.code:
+            raise CacheMiss(message.message)
         raise PeerRefused(f"peer {short(peer)} refuses ({message.code}): {message.message}")
 
     async def _exchange(self, peer: PeerId, request: PassRequest, tensors: tuple[Tensor, ...]) -> Frame:

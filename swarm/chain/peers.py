@@ -39,7 +39,14 @@ class PeerBook:
     """Records are kept only if their peer can be mixed with us: same model, tokenizer, precision and protocol major."""
 
     def __init__(
-        self, directory: Directory, me: PeerId, model: ModelId, tokenizer: str, dtype: str, n_parts: int
+        self,
+        directory: Directory,
+        me: PeerId,
+        model: ModelId,
+        tokenizer: str,
+        dtype: str,
+        n_parts: int,
+        quant: str = "none",
     ) -> None:
         self.me = me
         self.model = model
@@ -47,6 +54,7 @@ class PeerBook:
         self._directory = directory
         self._tokenizer = tokenizer
         self._dtype = dtype
+        self._quant = quant
         self._records: dict[PeerId, NodeRecord] = {}
         self._states: dict[PeerId, PeerState] = {}
 
@@ -111,6 +119,7 @@ class PeerBook:
             record.model_id == self.model
             and record.tokenizer == self._tokenizer
             and record.dtype == self._dtype
+            and record.quant == self._quant
             and record.protocol_major == PROTOCOL_MAJOR
             and record.stop <= self.n_parts
         )

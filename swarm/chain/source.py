@@ -1,6 +1,7 @@
 """The score source of a swarm: each pass runs hop by hop over a chain, and again over another chain when one fails.
 
-A pass depends on the canvas and nothing else, so a second try gives the same score rows.
+A pass depends on the canvas, and on the epoch's snapshot where keys and values are cached, and on nothing else; so a
+second try gives the same score rows.
 """
 
 import time
@@ -9,17 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from swarm.chain.checks import check_key, hidden_from, rows_from
 from swarm.chain.links import Links
 from swarm.chain.peers import PeerBook
 from swarm.decode.events import Work
-from swarm.errors import CoverageLost, Overloaded, PassFailed, PeerRefused
+from swarm.errors import CacheMiss, CoverageLost, GlossError, Overloaded, PassFailed, PeerRefused
 from swarm.host.host import SpanHost
 from swarm.ids import PeerId, RequestId
 from swarm.mixture.rows import ScoreRows
 from swarm.plan.routes import Hop, choose_chain
-from swarm.wire.messages import PassAnswer, PassRequest
+from swarm.wire.messages import Epoch, PassAnswer, PassRequest
 from swarm.wire.tensors import Tensor
 
 MAX_ATTEMPTS = 8
@@ -82,6 +84,7 @@ class ChainSource:
         self._watcher = watcher
         self._excluded: set[PeerId] = set()
         self._chain: tuple[Hop, ...] | None = None
+        self._primed: tuple[tuple[Hop, ...], int] | None = None
 
     @property
     def chain(self) -> tuple[Hop, ...]:
@@ -95,17 +98,31 @@ class ChainSource:
         """Raises CoverageLost when no chain is left, PassFailed after MAX_ATTEMPTS, BadRequest."""
         for attempt in range(MAX_ATTEMPTS):
             chain = await self._chain_or_news()
-            self.counts.passes += 1
             self._watcher.pass_started(attempt)
-            failed: PassFailed
+            failed: GlossError
             try:
-                return await self._pass(chain, work, attempt)
+                return await self._scored(chain, work, attempt)
+            except CacheMiss as error:
+                failed = error
+                self._primed = None
             except _HopFailed as error:
                 failed = error.reason
-                self._leave_out(error.peer, failed)
+                self._leave_out(error.peer, error.reason)
                 await self._links.forget(error.peer)
             self.counts.replays += 1
         raise failed
+
+    async def _scored(self, chain: tuple[Hop, ...], work: Work, attempt: int) -> ScoreRows:
+        """One pass, after a pass over the epoch's snapshot where the chain does not hold its keys and values yet."""
+        if work.epoch is None:
+            return await self._pass(chain, _Pass(work, work.ids), attempt)
+        here = (chain, work.epoch.number)
+        if self._primed != here:
+            rows = await self._pass(chain, _Pass(work, work.epoch.snapshot, primes=True), attempt)
+            self._primed = here
+            if work.step == work.epoch.first_step:
+                return rows
+        return await self._pass(chain, _Pass(work, work.ids[:, work.epoch.active], active=work.epoch.active), attempt)
 
     async def _chain_or_news(self) -> tuple[Hop, ...]:
         try:
@@ -122,34 +139,36 @@ class ChainSource:
         if peer != self._book.me:
             self._book.failed(peer, reason)
 
-    async def _pass(self, chain: tuple[Hop, ...], work: Work, attempt: int) -> ScoreRows:
+    async def _pass(self, chain: tuple[Hop, ...], one: "_Pass", attempt: int) -> ScoreRows:
+        self.counts.passes += 1
         began = time.monotonic()
-        shape = (*work.ids.shape, self._shape.hidden_size)
-        carried = Tensor.of("ids", work.ids)
+        shape = (*one.ids.shape, self._shape.hidden_size)
+        carried = Tensor.of("ids", one.ids)
+        beside = () if one.active is None else (Tensor.of("active", one.active),)
         for hop in chain[:-1]:
-            answers = await self._hop(hop, work, attempt, (carried,))
+            answers = await self._hop(hop, one, attempt, (carried, *beside))
             with _blaming(hop.peer):
                 carried = hidden_from(answers, shape, self._shape.dtype)
         head = chain[-1]
-        answers = await self._hop(head, work, attempt, (carried, Tensor.of("positions", work.positions)))
+        answers = await self._hop(head, one, attempt, (carried, *beside, Tensor.of("positions", one.work.positions)))
         with _blaming(head.peer):
-            rows = rows_from(answers, work, self._shape.mask_id, self._shape.n_tokens)
+            rows = rows_from(answers, one.work, self._shape.mask_id, self._shape.n_tokens)
         self._watcher.pass_done(time.monotonic() - began)
         return rows
 
-    async def _hop(self, hop: Hop, work: Work, attempt: int, tensors: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        size = len(hop.span) * int(np.prod(work.ids.shape))
+    async def _hop(self, hop: Hop, one: "_Pass", attempt: int, tensors: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        size = len(hop.span) * int(np.prod(one.ids.shape))
         timeout_s = self._book.timeout_s(hop.peer, size, TIMEOUT_FLOOR_S, self._cap_s)
         request = PassRequest(
             request=self._request,
-            step=work.step,
+            step=one.work.step,
             attempt=attempt,
             model=self._book.model,
             start=hop.span.start,
             stop=hop.span.stop,
-            cfg_scale=work.cfg_scale,
+            cfg_scale=one.work.cfg_scale,
+            epoch=one.epoch,
             budget_ms=max(1, int(timeout_s * 1000)),
-            tensors=[],  # the encoder lists them
         )
         began = time.monotonic()
         with _blaming(hop.peer):
@@ -169,10 +188,24 @@ class ChainSource:
         if self._host is None:
             raise PeerRefused("this node hosts nothing")
         try:
-            answer, parts = await self._host.answer(request, {tensor.name: tensor for tensor in tensors})
+            answer, parts = await self._host.answer(request, {tensor.name: tensor for tensor in tensors}, peer)
         except Overloaded as error:
             raise PeerRefused(str(error)) from None
         return answer, {part.name: part for part in parts}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    """ids: int32 [rows, count], the columns that travel: the whole canvas, or the `active` positions, int32 [count]."""
+
+    work: Work
+    ids: npt.NDArray[np.int32]
+    primes: bool = False
+    active: npt.NDArray[np.int32] | None = None
+
+    @property
+    def epoch(self) -> Epoch | None:
+        return None if self.work.epoch is None else Epoch(number=self.work.epoch.number, primes=self.primes)
 
 
 class _HopFailed(Exception):

@@ -1,24 +1,26 @@
-"""The hosted span as a service: decoded requests in, answers out. One forward at a time on one compute thread.
+"""The hosted span as a service: decoded requests in, answers out.
 
 Local passes and passes from peers go through the same door, so that both compute the same bits.
 """
 
-import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
 
-from swarm.errors import BadRequest, GlossError, Overloaded, PassTimeout, PeerRefused
-from swarm.ids import ModelId, Span
+from swarm.errors import BadRequest, GlossError, Overloaded, PeerRefused
+from swarm.host.batcher import Batcher
+from swarm.host.sessions import Sessions
+from swarm.ids import ModelId, PeerId, Span
 from swarm.mixture.rows import ScoreRows
-from swarm.model.forward import HeadWork, run_span
+from swarm.model.batch import Cache
+from swarm.model.forward import HeadWork, Job
 from swarm.model.span import SpanModule
 from swarm.wire.messages import DType, PassAnswer, PassRequest
 from swarm.wire.tensors import Tensor
 
 MAX_WAITING = 64
+SESSION_BUDGET_BYTES = 2**30
 
 _TORCH: dict[DType, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _NAMES = {dtype: name for name, dtype in _TORCH.items()}
@@ -27,78 +29,95 @@ Answer = tuple[PassAnswer, tuple[Tensor, ...]]
 
 
 class SpanHost:
-    """`n_tokens` is the tokenizer's size: ids from there on are never predicted."""
+    """`n_tokens` is the tokenizer's size: ids from there on are never predicted. `joins` False ends batching."""
 
-    def __init__(self, module: SpanModule, model: ModelId, n_tokens: int) -> None:
+    def __init__(
+        self,
+        module: SpanModule,
+        model: ModelId,
+        n_tokens: int,
+        session_budget_bytes: int = SESSION_BUDGET_BYTES,
+        *,
+        joins: bool = True,
+    ) -> None:
         self.span = module.span
         self.draining = False
         self.passes = 0
+        self.sessions = Sessions(session_budget_bytes, time.monotonic)
         self._module = module
         self._model = model
         self._n_tokens = n_tokens
-        self._waiting = 0
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+        self._batcher = Batcher(module, joins=joins)
 
-    async def answer(self, request: PassRequest, tensors: dict[str, Tensor]) -> Answer:
-        """Raises PeerRefused, Overloaded, BadRequest or PassTimeout."""
+    async def answer(self, request: PassRequest, tensors: dict[str, Tensor], caller: PeerId) -> Answer:
+        """Raises PeerRefused, Overloaded, BadRequest, CacheMiss or PassTimeout."""
         if request.model != self._model:
             raise PeerRefused(f"this node hosts model {self._model[:12]}, not {request.model[:12]}")
         if self.draining:
             raise PeerRefused("this node is leaving")
-        if self._waiting >= MAX_WAITING:
+        if self._batcher.waiting >= MAX_WAITING:
             raise Overloaded(f"{MAX_WAITING} passes are waiting here")
         expires = time.monotonic() + request.budget_ms / 1000
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._compute, request, tensors, expires
-            )
-        finally:
-            self._waiting -= 1
-
-    def _compute(self, request: PassRequest, tensors: dict[str, Tensor], expires: float) -> Answer:
-        if time.monotonic() > expires:
-            raise PassTimeout("the pass waited here past its deadline")
         span = Span(request.start, request.stop)
-        x, head = self._input(request, tensors)
-        began = time.perf_counter()
-        out = run_span(self._module, span, x, head)
-        compute_us = int((time.perf_counter() - began) * 1e6)
+        out, compute_us = await self._batcher.run(span, self._job(request, tensors, caller), expires)
         self.passes += 1
         parts = _from_rows(out) if isinstance(out, ScoreRows) else (_from_torch("hidden", out),)
-        head_message = PassAnswer(
+        answer = PassAnswer(
             request=request.request,
             step=request.step,
             attempt=request.attempt,
             compute_us=compute_us,
-            tensors=[],  # the encoder lists them
         )
-        return head_message, parts
+        return answer, parts
 
-    def _input(self, request: PassRequest, tensors: dict[str, Tensor]) -> tuple[torch.Tensor, HeadWork | None]:
-        name, dtypes = ("ids", ("int32",)) if request.start == 0 else ("hidden", (_NAMES[self._module.dtype],))
+    def _job(self, request: PassRequest, tensors: dict[str, Tensor], caller: PeerId) -> Job:
+        x = self._input(request, tensors)
+        positions, active, cache = _indices(tensors, "positions"), _indices(tensors, "active"), None
+        head = None if positions is None else HeadWork(positions, request.cfg_scale, self._n_tokens)
+        if (active is not None) is not (request.epoch is not None and not request.epoch.primes):
+            raise BadRequest("active positions go with an epoch that was primed before", "active")
+        if request.epoch is not None:
+            key = (caller, request.request, request.start, request.stop)
+            if request.epoch.primes:
+                cache = Cache(rows=x.shape[0], length=x.shape[1])
+                self.sessions.open(key, request.epoch.number, cache, self._cache_bytes(request, cache))
+            else:
+                cache = self.sessions.get(key, request.epoch.number)
+        return Job(x, head, None if active is None else torch.from_numpy(active.astype(np.int64)), cache)
+
+    def _input(self, request: PassRequest, tensors: dict[str, Tensor]) -> torch.Tensor:
+        name, dtype = ("ids", "int32") if request.start == 0 else ("hidden", _NAMES[self._module.dtype])
         found = tensors.get(name)
-        if found is None or found.dtype not in dtypes:
-            raise BadRequest(f"parts {request.start}:{request.stop} need a tensor {name} of {dtypes[0]}", "tensors")
-        x = torch.from_numpy(found.array().astype(np.int64)) if name == "ids" else _to_torch(found)
-        positions = tensors.get("positions")
-        if positions is None:
-            return x, None
-        if positions.dtype != "int32":
-            raise BadRequest("positions must be int32", "positions")
-        return x, HeadWork(positions.array(), request.cfg_scale, self._n_tokens)
+        if found is None or found.dtype != dtype or len(found.shape) != (2 if name == "ids" else 3):
+            raise BadRequest(f"parts {request.start}:{request.stop} need a tensor {name} of {dtype}", "tensors")
+        if 0 in found.shape:
+            raise BadRequest(f"{name} of shape {list(found.shape)} is empty", "tensors")
+        return torch.from_numpy(found.array().astype(np.int64)) if name == "ids" else _to_torch(found)
+
+    def _cache_bytes(self, request: PassRequest, cache: Cache) -> int:
+        config = self._module.config
+        layers = sum(0 < part < config.head_part for part in range(request.start, request.stop))
+        per_position = 2 * config.n_kv_heads * config.head_dim * self._module.dtype.itemsize
+        return layers * cache.rows * cache.length * per_position
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._batcher.close()
 
 
 def refusal_code(error: Exception) -> str:
     return error.code if isinstance(error, GlossError) else GlossError.code
 
 
+def _indices(tensors: dict[str, Tensor], name: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.int32]] | None":
+    found = tensors.get(name)
+    if found is None:
+        return None
+    if found.dtype != "int32" or len(found.shape) != 1:
+        raise BadRequest(f"{name} must be a row of int32", name)
+    return found.array()
+
+
 def _to_torch(tensor: Tensor) -> torch.Tensor:
-    if any(size == 0 for size in tensor.shape):
-        raise BadRequest(f"{tensor.name} of shape {list(tensor.shape)} is empty", "tensors")
     return torch.frombuffer(bytearray(tensor.data), dtype=_TORCH[tensor.dtype]).reshape(tensor.shape)
 
 

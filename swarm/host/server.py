@@ -41,7 +41,7 @@ async def _serve_one(stream: Stream, host: SpanHost, served: Callable[[float], N
     if not isinstance(message, PassRequest):
         _refuse_kind(message.kind)
     try:
-        answer, parts = await host.answer(message, tensors)
+        answer, parts = await host.answer(message, tensors, stream.peer)
     except GlossError as error:
         refusal = Refusal(request=message.request, code=refusal_code(error), message=str(error)[:500])
         await write_frame(stream, refusal, ())

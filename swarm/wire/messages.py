@@ -53,7 +53,7 @@ class PassRequest(_Message):
     cfg_scale: Annotated[float, Field(ge=0, le=100)] = 0.0
     epoch: Epoch | None = None
     budget_ms: Annotated[int, Field(ge=1, le=600_000)]
-    tensors: Annotated[list[TensorHead], Field(max_length=4, default_factory=list)]
+    tensors: Annotated[list[TensorHead], Field(max_length=4)] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _ordered(self) -> "PassRequest":
@@ -71,7 +71,7 @@ class PassAnswer(_Message):
     step: Size
     attempt: Annotated[int, Field(ge=0, le=1000)]
     compute_us: Annotated[int, Field(ge=0, le=2**53)]
-    tensors: Annotated[list[TensorHead], Field(max_length=4, default_factory=list)]
+    tensors: Annotated[list[TensorHead], Field(max_length=4)] = Field(default_factory=list)
 
 
 class Refusal(_Message):

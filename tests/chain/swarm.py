@@ -47,10 +47,10 @@ class TwistedHost(SpanHost):
     twist: Twist | None = None
     before: Callable[[PassRequest], None] | None = None
 
-    async def answer(self, request: PassRequest, tensors: dict[str, Tensor]) -> Answer:
+    async def answer(self, request: PassRequest, tensors: dict[str, Tensor], caller: PeerId) -> Answer:
         if self.before is not None:
             self.before(request)
-        answer = await super().answer(request, tensors)
+        answer = await super().answer(request, tensors, caller)
         return answer if self.twist is None else await self.twist(request, answer)
 
 

@@ -1,0 +1,137 @@
+"""The compute thread: it takes every pass that waits for the same parts and runs them in one forward.
+
+Nothing waits for company: while one forward runs, others gather, and go together next. First come, first served.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from swarm.errors import GlossError, PassTimeout
+from swarm.ids import Span
+from swarm.mixture.rows import ScoreRows
+from swarm.model.forward import Job, check_job, run_jobs
+from swarm.model.span import SpanModule
+
+MAX_LINES = 4096
+"""Positions in one forward; more would only make the others wait longer."""
+
+Result = tuple[Tensor | ScoreRows, int]
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    span: Span
+    job: Job
+    expires: float
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Result]"
+
+    def settle(self, outcome: "Result | BaseException") -> None:
+        """Called on the compute thread."""
+        self.loop.call_soon_threadsafe(_settle, self.future, outcome)
+
+
+class Batcher:
+    """`joins` False runs every pass alone, whatever waits."""
+
+    def __init__(self, module: SpanModule, *, joins: bool = True) -> None:
+        self.batches = 0
+        self._module = module
+        self._joins = joins
+        self._queue: deque[_Waiting] = deque()
+        self._awake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="compute", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    async def run(self, span: Span, job: Job, expires: float) -> Result:
+        """The result and the forward's microseconds. Raises BadRequest, or PassTimeout after `expires` (monotonic)."""
+        loop = asyncio.get_running_loop()
+        entry = _Waiting(span, job, expires, loop, loop.create_future())
+        with self._awake:
+            self._queue.append(entry)
+            self._awake.notify()
+        return await entry.future
+
+    def close(self) -> None:
+        with self._awake:
+            self._closed = True
+            self._awake.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while batch := self._take():
+            ready = [entry for entry in batch if self._is_ready(entry)]
+            if ready:
+                self._run(ready)
+
+    def _take(self) -> list[_Waiting]:
+        """The next passes to run together; empty when closed."""
+        with self._awake:
+            while not self._queue and not self._closed:
+                self._awake.wait()
+            if self._closed:
+                return []
+            first = self._queue.popleft()
+            batch, lines = [first], _lines(first.job)
+            if self._joins:
+                for entry in list(self._queue):
+                    more = _lines(entry.job)
+                    if entry.span == first.span and lines + more <= MAX_LINES and not _shares_cache(entry, batch):
+                        self._queue.remove(entry)
+                        batch.append(entry)
+                        lines += more
+            return batch
+
+    def _is_ready(self, entry: _Waiting) -> bool:
+        if entry.future.cancelled():
+            return False
+        try:
+            if time.monotonic() > entry.expires:
+                raise PassTimeout("the pass waited here past its deadline")
+            check_job(self._module, entry.span, entry.job)
+        except GlossError as error:
+            entry.settle(error)
+            return False
+        return True
+
+    def _run(self, batch: Sequence[_Waiting]) -> None:
+        began = time.perf_counter()
+        try:
+            results = run_jobs(self._module, batch[0].span, [entry.job for entry in batch])
+        except BaseException as error:
+            for entry in batch:
+                entry.settle(error)
+            return
+        self.batches += 1
+        compute_us = int((time.perf_counter() - began) * 1e6)
+        for entry, result in zip(batch, results, strict=True):
+            entry.settle((result, compute_us))
+
+
+def _settle(future: "asyncio.Future[Result]", outcome: "Result | BaseException") -> None:
+    if future.done():
+        return
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _lines(job: Job) -> int:
+    return int(job.x.shape[0]) * (int(job.x.shape[1]) if job.x.ndim > 1 else 1)
+
+
+def _shares_cache(entry: _Waiting, batch: Sequence[_Waiting]) -> bool:
+    cache = entry.job.cache
+    return cache is not None and any(other.job.cache is cache for other in batch)
