@@ -8,13 +8,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
 
 from glossd.api.schemas import Status
 from glossd.client import Client
+from glossd.events import Done
 
 READY_S = 90.0
 """Starting imports torch and hivemind, which takes seconds, and more on a busy machine."""
@@ -78,6 +83,34 @@ class Daemon:
     def status(self) -> Status:
         return self.client.status()
 
+    def ask(self, body: Mapping[str, Any]) -> Done:
+        """The end of an answer. Raises RuntimeError when it is another one."""
+        *_, last = self.client.events(body)
+        if not isinstance(last, Done):
+            raise RuntimeError(f"{body}: {last}")
+        return last
+
+    def http(self, timeout_s: float = 30.0) -> httpx.Client:
+        """A plain client of the socket. Close it."""
+        return httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(self.socket)), base_url="http://glossd", timeout=timeout_s
+        )
+
+    def metric(self, sample: str) -> float:
+        """The value of a line of /metrics, 0 when there is none."""
+        with self.http() as http:
+            lines = http.get("/metrics").text.splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == sample)
+
+    @property
+    def pid(self) -> int:
+        if self.process is None:
+            raise RuntimeError("launch first")
+        return self.process.pid
+
+    def p2pd(self) -> psutil.Process:
+        return next(child for child in psutil.Process(self.pid).children() if child.name() == "p2pd")
+
     def wait_covered(self, seconds: float = 30.0, peers: int = 1) -> None:
         """Until this daemon sees every part covered and at least `peers` records."""
         until = time.monotonic() + seconds
@@ -105,6 +138,15 @@ class Daemon:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()
+
+
+def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for something to become true. Raises RuntimeError when it does not."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"still not so after {seconds} s")
+        time.sleep(0.05)
 
 
 @contextmanager
