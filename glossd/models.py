@@ -1,29 +1,29 @@
 """Find a model by name: its files, its tokenizer and its recipe of decoding defaults."""
 
-import tomllib
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from glossd import paths
+from glossd.library import find_folder
+from glossd.recipes import read_toml, recipe_path
 from glossd.tasks import Overrides
-from swarm.decode.settings import Commit, DecodeSettings, Order
+from swarm.decode.settings import Cache, Commit, DecodeSettings, Order
 from swarm.errors import BadRequest, ModelFileError
 from swarm.ids import Span
 from swarm.model.tokenizer import TextTokenizer
 from swarm.model.weights import Checkpoint, open_checkpoint
 
-_HERE = Path(__file__).parent
-EMBEDDED = _HERE / "embedded"
 DEFAULT_TOKENS = 128
-RECIPES = (_HERE.parent / "configs" / "models", _HERE / "_configs" / "models")
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Decoding defaults of a model."""
+    """Decoding defaults of a model. `about` holds facts for people: family, source, licence, bytes per part."""
 
     max_tokens: int = DEFAULT_TOKENS
     settings: DecodeSettings = field(default_factory=lambda: DecodeSettings(block_length=32))
+    about: dict[str, Any] = field(default_factory=dict)
 
     def with_overrides(self, overrides: Overrides) -> DecodeSettings:
         named = {f.name: v for f in fields(overrides) if (v := getattr(overrides, f.name)) is not None}
@@ -46,13 +46,9 @@ class Model:
         return self.checkpoint.name
 
 
-def open_model(name: str) -> Model:
-    """`name` is an embedded model or a folder. Reads no weights. Raises ModelFileError."""
-    embedded = EMBEDDED / name
-    folder = embedded if "/" not in name and embedded.is_dir() else Path(name).expanduser()
-    if not folder.is_dir():
-        known = ", ".join(sorted(p.name for p in EMBEDDED.iterdir() if (p / "config.json").exists()))
-        raise ModelFileError(f"no model {name!r}: give a folder with config.json, or one of: {known}")
+def open_model(name: str, models_dir: Path | None = None) -> Model:
+    """`name` is an embedded or pulled model, or a folder. Reads no weights of pulled models. Raises ModelFileError."""
+    folder = find_folder(name, models_dir or paths.models_dir())
     checkpoint = open_checkpoint(folder, folder.name)
     return Model(checkpoint, TextTokenizer(folder), read_recipe(folder.name))
 
@@ -64,20 +60,21 @@ def check_layers(layers: str, model: Model) -> None:
 
 
 def read_recipe(name: str) -> Recipe:
-    for folder in RECIPES:
-        path = folder / f"{name}.toml"
-        if path.exists():
-            try:
-                raw = tomllib.loads(path.read_text())
-                max_tokens = raw.pop("max_tokens", DEFAULT_TOKENS)
-                return Recipe(max_tokens, DecodeSettings(**_enums(raw)))
-            except (tomllib.TOMLDecodeError, TypeError, BadRequest) as error:
-                raise ModelFileError(f"{path}: {error}") from None
-    return Recipe()
+    path = recipe_path(name)
+    if path is None:
+        return Recipe()
+    raw = read_toml(path)
+    about, max_tokens = raw.pop("about", {}), raw.pop("max_tokens", DEFAULT_TOKENS)
+    try:
+        settings = DecodeSettings(**_enums(raw))
+        settings.check_pair()
+    except (TypeError, BadRequest) as error:
+        raise ModelFileError(f"{path}: {error}") from None
+    return Recipe(max_tokens, settings, about)
 
 
 def _enums(raw: dict[str, Any]) -> dict[str, Any]:
-    for key, kind in (("commit", Commit), ("order", Order)):
+    for key, kind in (("commit", Commit), ("order", Order), ("cache", Cache)):
         if key in raw:
             try:
                 raw = raw | {key: kind(raw[key])}

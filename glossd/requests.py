@@ -160,7 +160,13 @@ class Requests:
 
     async def _decode(self, running: Running) -> None:
         config, resolved = self._model.checkpoint.config, running.resolved
-        decoder = Decoder(np.array(resolved.canvas, np.int32), resolved.settings, config.mask_id, config.eos_id)
+        decoder = Decoder(
+            np.array(resolved.canvas, np.int32),
+            resolved.settings,
+            config.mask_id,
+            config.eos_id,
+            int(config.logit_shift),
+        )
         text = CanvasText(resolved, self._model.tokenizer.decode, config.mask_id, config.eos_id)
         source = self._new_source(RequestId(running.id))
         began = time.monotonic()

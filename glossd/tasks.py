@@ -28,6 +28,13 @@ class Overrides:
     threshold: float | None = None
     cfg_scale: float | None = None
     suppress_eos: bool | None = None
+    factor: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    alg_temp: float | None = None
+    suppress_eos_confidence: bool | None = None
+    cache: str | None = None
+    refresh_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

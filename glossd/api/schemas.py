@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from glossd.tasks import MAX_NEW_TOKENS, Message, Overrides, Task
-from swarm.decode.settings import Commit, DecodeSettings, Order
+from swarm.decode.settings import Cache, Commit, DecodeSettings, Order
 from swarm.errors import BadRequest
 
 MAX_MESSAGES = 1000
@@ -77,20 +77,18 @@ class _Decoding(_Body):
     threshold: float | None = None
     cfg_scale: float | None = None
     suppress_eos: bool | None = None
+    suppress_eos_confidence: bool | None = None
+    factor: float | None = None
+    top_p: float | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    alg_temp: float | None = None
+    cache: Cache | None = None
+    refresh_steps: _Count | None = None
 
     def overrides(self, seed: int | None, temperature: float | None) -> Overrides:
         """Raises BadRequest."""
-        overrides = Overrides(
-            seed=seed,
-            temperature=temperature,
-            block_length=self.block_length,
-            steps=self.steps,
-            commit=self.commit,
-            order=self.order,
-            threshold=self.threshold,
-            cfg_scale=self.cfg_scale,
-            suppress_eos=self.suppress_eos,
-        )
+        named = {name: getattr(self, name) for name in _Decoding.model_fields}
+        overrides = Overrides(seed=seed, temperature=temperature, **named)
         DecodeSettings(**{name: value for name, value in asdict(overrides).items() if value is not None})
         return overrides
 
@@ -166,7 +164,7 @@ class _OpenAIBody(_Body):
     glossd: _Decoding | None = None
 
     n: _One = None
-    top_p: _One = None
+    top_p: float | None = None
     presence_penalty: _Zero = None
     frequency_penalty: _Zero = None
     stop: _NullOrEmpty = None
@@ -178,7 +176,10 @@ class _OpenAIBody(_Body):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def _overrides(self) -> Overrides:
-        return (self.glossd or _Decoding()).overrides(self.seed, self.temperature)
+        decoding = self.glossd or _Decoding()
+        if self.top_p is not None:
+            decoding = decoding.model_copy(update={"top_p": self.top_p})
+        return decoding.overrides(self.seed, self.temperature)
 
 
 class ChatBody(_OpenAIBody):

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from swarm.decode.choose import Choice, choose
 from swarm.decode.commit import committed, idle
+from swarm.decode.epochs import Epochs
 from swarm.decode.events import Event, Finished, Stepped, Token, Work
 from swarm.decode.schedule import Block, blocks
 from swarm.decode.settings import DecodeSettings
@@ -19,10 +20,12 @@ from swarm.mixture.rows import ScoreRows
 class Decoder:
     """canvas: int32 [length], prompt and committed tokens, `mask_id` where a token is to be found.
 
-    The canvas, the seed and the step number are the whole state: a decoder made from them goes on identically.
+    The canvas, the seed and the step number are the whole state. `lead` is 1 for models with logits shifted by one.
     """
 
-    def __init__(self, canvas: npt.NDArray[np.int32], settings: DecodeSettings, mask_id: int, eos_id: int) -> None:
+    def __init__(
+        self, canvas: npt.NDArray[np.int32], settings: DecodeSettings, mask_id: int, eos_id: int, lead: int = 0
+    ) -> None:
         self.settings = settings
         self.canvas = canvas.astype(np.int32)
         self.step = 0
@@ -35,6 +38,7 @@ class Decoder:
         self._block = 0
         self._step_in_block = 0
         self._finished: Finished | None = None
+        self._epochs = Epochs(settings.cache, settings.refresh_steps, lead)
         self._skip_idle()
 
     @property
@@ -53,7 +57,9 @@ class Decoder:
         if self.settings.cfg_scale > 0:
             unconditional = np.where(self._given, self._mask_id, self.canvas)
             ids = np.stack((self.canvas, unconditional))
-        return [Work(self.step, ids.astype(np.int32), self._open_positions(), self.settings.cfg_scale)]
+        ids = ids.astype(np.int32)
+        epoch = self._epochs.at(self._block, self._current, self._step_in_block, self.step, ids)
+        return [Work(self.step, ids, self._open_positions(), self.settings.cfg_scale, epoch)]
 
     def apply(self, step: int, rows: ScoreRows) -> list[Event]:
         """Commit from the score rows of `step`. Raises BadAnswer when they are not the rows that were wanted."""

@@ -26,6 +26,14 @@ class Order(StrEnum):
     ENTROPY = "entropy"
 
 
+class Cache(StrEnum):
+    """Which positions a step computes: all of the canvas, those from the block's start on, or the block alone."""
+
+    NONE = "none"
+    PREFIX = "prefix"
+    DUAL = "dual"
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeSettings:
     """`steps` bounds the denoising steps of the whole canvas (None: one a token); threshold and factor take as many as
@@ -36,6 +44,8 @@ class DecodeSettings:
     rank instead of taking the best. `cfg_scale` > 0 guides away from the prompt-less canvas:
     logits = un + (cfg_scale + 1) * (cond - un). `stop_at_eos` ends when an end token and everything before it are
     committed. `suppress_eos` never predicts it; `suppress_eos_confidence` predicts it but fixes it last.
+    `cache` keeps keys and values of the other positions, made anew for each block and after every `refresh_steps` steps
+    (None: never within a block); see `epochs.py` for what that costs in exactness.
     """
 
     seed: int = 0
@@ -53,6 +63,8 @@ class DecodeSettings:
     top_k: int = 0
     alg_temp: float = 0.0
     suppress_eos_confidence: bool = False
+    cache: Cache = Cache.NONE
+    refresh_steps: int | None = None
 
     def __post_init__(self) -> None:
         for field, fine, want in (
@@ -65,6 +77,7 @@ class DecodeSettings:
             ("factor", 0 < self.factor <= 100, "a number above 0 and up to 100"),
             ("top_p", 0 < self.top_p <= 1, "a probability above 0 and up to 1"),
             ("top_k", 0 <= self.top_k < 2**31, "a whole number, 0 for off"),
+            ("refresh_steps", self.refresh_steps is None or self.refresh_steps >= 1, "at least 1"),
             ("alg_temp", 0 <= self.alg_temp <= 100, "a number from 0 to 100"),
         ):
             if not fine:
@@ -74,6 +87,10 @@ class DecodeSettings:
     def compares_confidences(self) -> bool:
         """Whether the commit policy reads ranks as probabilities, which not every order gives."""
         return self.commit in (Commit.THRESHOLD, Commit.FACTOR)
+
+    @property
+    def ranks_are_confidences(self) -> bool:
+        return self.order not in (Order.RANDOM, Order.ENTROPY)
 
     @property
     def draws(self) -> bool:
@@ -87,7 +104,7 @@ class DecodeSettings:
 
     def check_pair(self) -> None:
         """Raise BadRequest when order and commit do not go together."""
-        if self.compares_confidences and self.order in (Order.RANDOM, Order.ENTROPY):
+        if self.compares_confidences and not self.ranks_are_confidences:
             raise BadRequest(
                 f"commit '{self.commit}' needs confidences, which order '{self.order}' does not give; "
                 "take commit 'quota' or 'timesteps'",
