@@ -5,15 +5,17 @@ from dataclasses import replace
 
 from glossd.models import Model
 from glossd.tasks import Resolved, Task
-from swarm.decode.settings import Commit, DecodeSettings, Order
+from swarm.decode.settings import Commit, DecodeSettings
 from swarm.errors import BadRequest
 
 
 def resolve(task: Task, model: Model) -> Resolved:
     """Raises BadRequest naming the field."""
-    settings = _seeded(model.recipe.with_overrides(task.overrides), task)
-    if settings.order is Order.RANDOM and task.overrides.commit is None:
+    settings = model.recipe.with_overrides(task.overrides)
+    if task.overrides.commit is None and not settings.ranks_are_confidences and settings.compares_confidences:
         settings = replace(settings, commit=Commit.QUOTA)
+    settings.check_pair()
+    settings = _seeded(settings, task)
     config, limit = model.checkpoint.config, model.checkpoint.config.max_length
     if task.template is not None:
         suppress = task.overrides.suppress_eos is not False
@@ -27,6 +29,9 @@ def resolve(task: Task, model: Model) -> Resolved:
         field, ids = "messages", model.tokenizer.chat([(m.role, m.content) for m in task.messages])
     else:
         field, ids = "prompt", model.tokenizer.prompt(task.prompt or "")
+    if config.mask_id in ids:
+        text = model.tokenizer.decode([config.mask_id])
+        raise BadRequest(f"{field} holds {text!r}, which this model reads as a token to be found", field)
     masks = model.recipe.max_tokens if task.max_tokens is None else task.max_tokens
     if masks < 1:
         raise BadRequest(f"max_tokens is {masks}; it must be at least 1", "max_tokens")
@@ -43,7 +48,7 @@ def _check_length(length: int, limit: int, field: str) -> None:
 
 
 def _seeded(settings: DecodeSettings, task: Task) -> DecodeSettings:
-    if task.overrides.seed is not None or (settings.temperature == 0 and settings.order is not Order.RANDOM):
+    if task.overrides.seed is not None or not settings.draws:
         return settings
     # 53 bits survive every JSON reader, so that a client can ask for the same answer again.
     return replace(settings, seed=secrets.randbits(53))

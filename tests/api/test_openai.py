@@ -156,7 +156,7 @@ async def test_usual_fields_at_their_defaults_are_fine(http: httpx.AsyncClient) 
     [
         ({"stop": ["x"]}, "stop"),
         ({"n": True}, "n"),
-        ({"top_p": 0.5}, "top_p"),
+        ({"top_p": 0}, "top_p"),
         ({"presence_penalty": 1}, "presence_penalty"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"tools": [{"type": "function"}]}, "tools"),
