@@ -1,7 +1,7 @@
 """Train the embedded model from a seed, on CPU processes of one thread each.
 
-    python -m scripts.train.train --out runs/tiny --steps 6000
-    python -m scripts.train.train --out runs/tiny --steps 6000 --resume
+    python -m scripts.train.train --out runs/tiny --steps 2000
+    python -m scripts.train.train --out runs/tiny --steps 2000 --resume
 
 Muon on the matrices of the layers, AdamW on the rest, a linear decay over the last part, an exponential moving average
 of the weights as the result. The batch of a step depends on (seed, step, process) only, so a resumed run goes on as the
@@ -30,7 +30,7 @@ from swarm.model.span import SpanModule
 
 VOCAB_ROWS = 512
 MUON_RATE, ADAM_RATE = 0.007, 1e-3
-DECAY_SHARE, WARMUP_STEPS, EMA = 0.4, 100, 0.998
+DECAY_FROM, WARMUP_STEPS, EMA = 1400, 100, 0.998
 
 
 def shape(mask_id: int, eos_id: int) -> ModelConfig:
@@ -51,8 +51,9 @@ def initialise(model: SpanModule, seed: int) -> None:
 
 
 def rate(step: int, steps: int) -> float:
+    """Share of the full learning rate: a short warm-up, then a linear decay from DECAY_FROM to the end."""
     warm = min(1.0, (step + 1) / WARMUP_STEPS)
-    return warm * min(1.0, (steps - step) / (DECAY_SHARE * steps))
+    return warm * min(1.0, (steps - step) / (steps - DECAY_FROM))
 
 
 def loss_of(model: SpanModule, batch: Batch, bf16: bool) -> torch.Tensor:
@@ -176,7 +177,7 @@ def worker(process: int, args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=lambda p: Path(p).resolve(), required=True)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--muon", type=float, default=MUON_RATE)
