@@ -159,7 +159,7 @@ class P2pd:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *(stream.close() for stream in list(self._outbound)), return_exceptions=True)
-        child = self.host._child
+        child, control = self.host._child, self.host._client.control
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self.host.shutdown()
@@ -167,6 +167,8 @@ class P2pd:
             with suppress(ProcessLookupError):
                 child.kill()
             await child.wait()
+        # hivemind never asks how these ended, which asyncio reports when p2pd had died before.
+        await asyncio.gather(*filter(None, (control._read_task, control._write_task)), return_exceptions=True)
         shutil.rmtree(self._socket_folder, ignore_errors=True)
         os.close(self._held)
 
