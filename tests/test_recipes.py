@@ -18,7 +18,7 @@ from swarm.errors import BadRequest, ModelFileError
 from swarm.model.families import FAMILIES
 
 FILES = sorted(RECIPES[0].glob("*.toml"))
-KNOWN = [path for path in FILES if "[about]" in path.read_text()]
+KNOWN = [path for path in FILES if path.stem != "gloss-tiny"]
 PARAMETERS = {"LLaDA": 218_112_000, "iLLaDA": 218_112_000, "Dream": 233_057_792, "DiffuLLaMA": 202_383_360}
 
 
