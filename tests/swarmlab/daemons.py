@@ -124,7 +124,10 @@ class Daemon:
             self.process.send_signal(number)
 
     def kill(self) -> None:
-        self.send(signal.SIGKILL)
+        """Without a chance to say goodbye."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
     def end(self, seconds: float = 10.0) -> int:
         """SIGTERM, then SIGKILL when that does not help. Returns the exit code."""
