@@ -28,6 +28,7 @@ from swarm.ids import Span
 
 ENV_PREFIX = "GLOSSD_"
 DTypeName = Literal["float32", "bfloat16", "float16", "auto"]
+QuantName = Literal["none", "int8", "nf4"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 _LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\]):(\d{1,5})")
@@ -78,7 +79,10 @@ class Settings(BaseSettings):
     socket: _Path = Field(default_factory=lambda known: paths.socket_path(known["state_dir"]))
     http: Annotated[str, AfterValidator(_loopback)] | None = None
     http_token: Annotated[SecretStr, Field(min_length=8)] | None = None
+    models_dir: _Path = Field(default_factory=paths.models_dir)
     dtype: DTypeName = "auto"
+    quant: QuantName = "none"
+    device_map: Literal["none", "auto"] = "none"
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     log_level: LogLevel = "info"
     log_json: bool = False

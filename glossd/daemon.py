@@ -69,7 +69,7 @@ async def _serve(settings: Settings, leaving: _Leaving) -> None:
         from glossd.service import LocalService
         from swarm.net.hivemind import HivemindNode
 
-        model = open_model(settings.model)
+        model = open_model(settings.model, settings.models_dir)
         check_layers(settings.layers, model)
         network = await HivemindNode.start(
             settings.state_dir / "identity.key",

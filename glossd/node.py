@@ -19,11 +19,12 @@ from glossd.observe import Log, Metrics
 from swarm.chain.links import Links
 from swarm.chain.peers import PeerBook
 from swarm.chain.source import ChainSource, Shape, Watcher
-from swarm.errors import GlossError
+from swarm.errors import GlossError, ModelFileError
 from swarm.host.host import SpanHost
 from swarm.host.server import serve_passes
 from swarm.host.throughput import measure_throughput
 from swarm.ids import PeerId, RequestId, Span
+from swarm.model.span import SpanModule
 from swarm.model.weights import DTYPES, load_span, span_bytes
 from swarm.net.counted import CountedTransport
 from swarm.net.directory import LEASE_S, Directory
@@ -47,7 +48,8 @@ class Node:
     def __init__(self, settings: Settings, model: Model, network: Network, metrics: Metrics) -> None:
         self.model = model
         self.network = network
-        self.dtype = settings.dtype if settings.dtype != "auto" else "float32"
+        self.dtype = settings.dtype if settings.dtype != "auto" else model.checkpoint.auto_dtype
+        self.quant = settings.quant
         self.span: Span | None = None
         self._settings = settings
         self._metrics = metrics
@@ -62,6 +64,7 @@ class Node:
             checkpoint.tokenizer_id,
             self.dtype,
             checkpoint.config.n_parts,
+            self.quant,
         )
         self._transport = CountedTransport(network, metrics.sent_bytes.inc, metrics.received_bytes.inc)
         self._links = Links(self._transport)
@@ -112,11 +115,17 @@ class Node:
             return None
         if self._settings.layers != "auto":
             return Span.parse(self._settings.layers)
-        whole = span_bytes(config, Span(0, config.n_parts), DTYPES[self.dtype])
+        whole = span_bytes(config, Span(0, config.n_parts), DTYPES[self.dtype], self.quant)
         free = psutil.virtual_memory().available * MEMORY_SHARE
         capacity = max(1, min(config.n_parts, math.floor(config.n_parts * free / whole)))
         others = [record.span for peer, record in self.book.records().items() if peer != self.peer_id]
-        return choose_span(others, config.n_parts, capacity)
+        held = self.model.checkpoint.held
+        if held == [Span(0, config.n_parts)]:
+            return choose_span(others, config.n_parts, capacity)
+        if not held:
+            raise ModelFileError(f"no part of {self.model.name} was pulled; run `glossd pull {self.model.name}`")
+        longest = max(held, key=len)
+        return Span(longest.start, min(longest.stop, longest.start + capacity))
 
     async def _host_span(self, span: Span) -> None:
         config = self.model.checkpoint.config
@@ -124,12 +133,21 @@ class Node:
             self._settings.threads or (1 if config.hidden_size < SMALL_HIDDEN else psutil.cpu_count(logical=False) or 1)
         )
         began = time.monotonic()
-        module = await asyncio.to_thread(load_span, self.model.checkpoint, span, DTYPES[self.dtype])
+        module = await asyncio.to_thread(self._load, span)
         self._host = SpanHost(module, self.book.model, self.model.n_tokens)
         self._throughput = await asyncio.to_thread(measure_throughput, module, self.model.n_tokens)
         await serve_passes(self._transport, self._host, self._count_served)
         seconds = time.monotonic() - began
         log.info("hosting", model=self.model.name, parts=span, seconds=seconds, throughput=self._throughput)
+
+    def _load(self, span: Span) -> SpanModule:
+        return load_span(
+            self.model.checkpoint,
+            span,
+            DTYPES[self.dtype],
+            quant=self.quant,
+            device_map=self._settings.device_map,
+        )
 
     async def _keep_announced(self) -> None:
         while True:
@@ -151,6 +169,7 @@ class Node:
                     "start": self.span.start,
                     "stop": self.span.stop,
                     "dtype": self.dtype,
+                    "quant": self.quant,
                     "throughput": round(self._throughput, 1),
                     "state": state,
                     "version": __version__,

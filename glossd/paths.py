@@ -17,6 +17,11 @@ def state_dir() -> Path:
     return Path(platformdirs.user_state_dir(APP))
 
 
+def models_dir() -> Path:
+    """Where pulled models are kept, apart from any node's state: nodes on one machine share them."""
+    return Path(platformdirs.user_data_dir(APP)) / "models"
+
+
 def socket_path(state: Path) -> Path:
     """In the user's runtime folder, which a reboot empties; below `state` where there is none."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")

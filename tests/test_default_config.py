@@ -26,7 +26,7 @@ def test_its_values_are_the_defaults() -> None:
 def test_each_key_is_there_once_with_a_value_or_an_example() -> None:
     live = tomllib.loads(FILE.read_text())
     without_value = {key for key in Settings.model_fields if key not in live}
-    assert without_value == {"state_dir", "socket", "http", "http_token"}
+    assert without_value == {"state_dir", "socket", "http", "http_token", "models_dir"}
     assert tomllib.loads(_EXAMPLE.sub("", FILE.read_text())).keys() == Settings.model_fields.keys()
 
 

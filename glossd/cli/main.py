@@ -48,6 +48,15 @@ def run(
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16", "auto"] | None, typer.Option(help="Numbers to compute with [auto].")
     ] = None,
+    quant: Annotated[
+        Literal["none", "int8", "nf4"] | None, typer.Option(help="Store the layers' weights smaller [none].")
+    ] = None,
+    device_map: Annotated[
+        Literal["none", "auto"] | None, typer.Option(help="auto: spread the parts over several GPUs [none].")
+    ] = None,
+    models_dir: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where pulled models are kept.", show_default=False)
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads; 0 lets glossd choose [0].")] = None,
     queue_limit: Annotated[int | None, typer.Option(help="Requests that may wait [64].")] = None,
     max_running: Annotated[int | None, typer.Option(help="Requests decoded at once [4].")] = None,

@@ -5,7 +5,7 @@ once; whoever wants the head alone gets the embedding's file too.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from swarm.errors import ModelFileError
@@ -96,3 +96,14 @@ def _cut(pieces: Sequence[Piece]) -> list[Piece]:
         for piece in pieces
         for start in range(piece.start, piece.stop, PIECE_BYTES)
     ]
+
+
+def runs(parts: Iterable[int]) -> list[Span]:
+    """Ascending part numbers as spans."""
+    found: list[Span] = []
+    for part in parts:
+        if found and found[-1].stop == part:
+            found[-1] = Span(found[-1].start, part + 1)
+        else:
+            found.append(Span(part, part + 1))
+    return found

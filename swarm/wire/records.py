@@ -15,7 +15,8 @@ Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class NodeRecord(BaseModel):
-    """`model` and `tokenizer` are sha256 hashes; `start:stop` is the span served; `throughput` is layer passes of one
+    """`model` and `tokenizer` are sha256 hashes; `start:stop` is the span served; `dtype` is that of hidden states
+    and activations, `quant` what became of the layers' weights; `throughput` is layer passes of one
     position per second as the owner measured it; `issued_ms` is the owner's wall clock and grows with each renewal."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -26,6 +27,7 @@ class NodeRecord(BaseModel):
     start: Annotated[int, Field(ge=0, le=10_000)]
     stop: Annotated[int, Field(ge=1, le=10_001)]
     dtype: Literal["float32", "bfloat16", "float16"]
+    quant: Literal["none", "int8", "nf4"] = "none"
     throughput: Annotated[float, Field(ge=0, le=1e12)]
     state: Literal["joining", "online", "draining"] = "online"
     protocol_major: Annotated[int, Field(ge=0, le=1000)] = PROTOCOL_MAJOR
