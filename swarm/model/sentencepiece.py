@@ -14,7 +14,7 @@ from tokenizers.models import BPE
 
 from swarm.errors import ModelFileError
 
-MAX_FILE = 64 * 1024 * 1024
+MAX_FILE, MAX_PIECE = 64 * 1024 * 1024, 256
 SPACE = "\u2581"
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
@@ -86,6 +86,8 @@ def _parse(data: bytes) -> Pieces:
             adds_space, charsmap = bool(normalizer.get(3, 1)), _bytes(normalizer.get(2, b""))
     if not texts or len(set(texts)) != len(texts):
         raise ValueError("its pieces are missing or repeated")
+    if max(map(len, texts)) > MAX_PIECE:
+        raise ValueError(f"it has a piece of more than {MAX_PIECE} characters")
     if model != _BPE or not fallback or _BYTE not in kinds:
         raise ValueError("it is not a byte-pair model with byte fallback; convert it to tokenizer.json")
     if charsmap:

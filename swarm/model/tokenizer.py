@@ -128,7 +128,9 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _added(config: dict[str, Any]) -> dict[int, dict[str, Any]]:
     added = config.get("added_tokens_decoder", {})
-    if not isinstance(added, dict) or not all(k.isdecimal() and isinstance(v, dict) for k, v in added.items()):
+    if not isinstance(added, dict) or not all(
+        re.fullmatch("[0-9]{1,9}", key) and isinstance(token, dict) for key, token in added.items()
+    ):
         raise ModelFileError("tokenizer_config.json: added_tokens_decoder must map ids to tokens; fetch it again")
     return {int(key): value for key, value in added.items()}
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
@@ -213,6 +215,31 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_a_config_that_cannot_be_run_faithfully_names_the_field(raw: dict[str, Any], field: str) -> None:
     with pytest.raises(ModelFileError, match=field):
         family_of(raw).read_config(raw)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), raw=st.sampled_from([LLAMA, DREAM, LLADA]), value=JSON)
+def test_whatever_a_field_holds_the_answer_is_a_shape_or_one_clear_error(
+    data: st.DataObject, raw: dict[str, Any], value: Any
+) -> None:
+    field = data.draw(st.sampled_from([*raw, "rope_parameters", "head_dim", "num_experts"]))
+    wrapped = data.draw(st.sampled_from([value, {"rope_type": value}, {"rope_theta": value}, [value]]))
+    changed = raw | {field: wrapped}
+    try:
+        config = family_of(changed).read_config(changed)
+    except ModelFileError as error:
+        assert "config.json" in str(error)
+        assert len(str(error)) < 400
+        return
+    assert config.hidden_size % config.n_heads == config.n_heads % config.n_kv_heads == 0
+    assert 0 <= config.mask_id < config.vocab_size
 
 
 @pytest.mark.parametrize("raw", [LLAMA, DREAM, LLADA], ids=["llama", "dream", "llada"])

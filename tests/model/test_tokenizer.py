@@ -212,8 +212,9 @@ def test_a_mask_that_is_an_ordinary_token_is_no_gap_in_what_users_write(llama: T
         sentencepiece_model(charsmap=b"rules"),
         sentencepiece_model(pieces=PIECES[:3]),
         sentencepiece_model(pieces=[*PIECES, PIECES[-1]]),
+        sentencepiece_model(pieces=[*PIECES, ("x" * 300, -1.0, 1)]),
     ],
-    ids=["empty", "noise", "cut", "lying size", "unigram", "charsmap", "no bytes", "repeated"],
+    ids=["empty", "noise", "cut", "lying size", "unigram", "charsmap", "no bytes", "repeated", "long"],
 )
 def test_a_bad_sentencepiece_file_is_one_clear_error(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(ModelFileError, match=r"tokenizer\.model"):
@@ -228,6 +229,8 @@ def test_a_bad_sentencepiece_file_is_one_clear_error(tmp_path: Path, data: bytes
         ("vocab.json", "{"),
         ("merges.txt", "no pair\nhere at all"),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"x": 1}}'),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"' + "9" * 5000 + '": {}}}'),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"300": {"content": ""}}}'),
         ("tokenizer_config.json", "[" * 100_000),
         ("tokenizer.json", "{}"),
     ],

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from swarm.errors import ModelFileError
 from swarm.model.config import ModelConfig
 from swarm.model.families import diffullama, dream, llada
+from swarm.model.families.fields import shown
 
 
 class Family(Protocol):
@@ -30,5 +31,5 @@ def family_of(raw: dict[str, Any]) -> Family:
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
-        raise ModelFileError(f"config.json: model_type is {model_type!r}; glossd can run {known}")
+        raise ModelFileError(f"config.json: model_type is {shown(model_type)}; glossd can run {known}")
     return FAMILIES[model_type]

@@ -4,8 +4,8 @@ A field that the arithmetic needs is never defaulted. A field that nobody reads 
 arithmetic and it is switched on: better no answer than the answers of another model. Called by the family modules.
 """
 
-import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -45,9 +45,7 @@ class Fields:
     def size(self, field: str, limit: int) -> int:
         value = self._take(field)
         if type(value) is not int or not 1 <= value <= limit:
-            raise ModelFileError(
-                f"config.json: {field} is {_shown(value)}; it must be a whole number from 1 to {limit}"
-            )
+            raise ModelFileError(f"config.json: {field} is {shown(value)}; it must be a whole number from 1 to {limit}")
         return value
 
     def positive(self, field: str) -> float:
@@ -59,14 +57,14 @@ class Fields:
         if isinstance(value, list) and value:
             value = value[0]
         if type(value) is not int or not 0 <= value < rows:
-            raise ModelFileError(f"config.json: {field} is {_shown(value)}; it must be a token id from 0 to {rows - 1}")
+            raise ModelFileError(f"config.json: {field} is {shown(value)}; it must be a token id from 0 to {rows - 1}")
         return value
 
     def flag(self, field: str) -> bool:
         """A switch that may be left out, for no."""
         value = self._take(field)
         if not (value is None or isinstance(value, bool)):
-            raise ModelFileError(f"config.json: {field} is {_shown(value)}; it must be true or false")
+            raise ModelFileError(f"config.json: {field} is {shown(value)}; it must be true or false")
         return value is True
 
     def optional(self, field: str) -> object:
@@ -77,7 +75,7 @@ class Fields:
         for field, want in wanted.items():
             value = self._take(field)
             if field in self._raw and (value != want or isinstance(value, bool) is not isinstance(want, bool)):
-                raise ModelFileError(f"config.json: {field} is {_shown(value)}; glossd runs such models with {want!r}")
+                raise ModelFileError(f"config.json: {field} is {shown(value)}; glossd runs such models with {want!r}")
 
     def agree(self, same: Mapping[str, tuple[str, object]]) -> None:
         """Other names of fields: absent, or equal to what the first name says."""
@@ -85,7 +83,7 @@ class Fields:
             value = self._take(field)
             if value is not None and value != want:
                 raise ModelFileError(
-                    f"config.json: {field} is {_shown(value)} but {first} says {want!r}; keep one of them"
+                    f"config.json: {field} is {shown(value)} but {first} says {want!r}; keep one of them"
                 )
 
     def ignore(self, fields: Iterable[str]) -> None:
@@ -98,7 +96,7 @@ class Fields:
             on = self._raw[field] not in _OFF
             if on and _ARITHMETIC.search(field) and not field.endswith("dropout"):
                 raise ModelFileError(
-                    f"config.json: {field} is {_shown(self._raw[field])}, which glossd does not know in models of type "
+                    f"config.json: {field} is {shown(self._raw[field])}, which glossd does not know in models of type "
                     f"{self._raw.get('model_type')}; it cannot run this checkpoint faithfully"
                 )
 
@@ -108,8 +106,8 @@ class Fields:
 
 
 def positive(field: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise ModelFileError(f"config.json: {field} is {_shown(value)}; it must be a positive number")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
+        raise ModelFileError(f"config.json: {field} is {shown(value)}; it must be a positive number")
     return float(value)
 
 
@@ -133,6 +131,6 @@ def check_mask(mask_id: int, others: Mapping[str, object]) -> None:
             raise ModelFileError(f"config.json: mask_token_id and {field} are both {mask_id}; they must differ")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from swarm.errors import ModelFileError
 from swarm.model.config import ModelConfig
 from swarm.model.families import fields
-from swarm.model.families.fields import Fields, check_heads, check_mask, positive
+from swarm.model.families.fields import Fields, check_heads, check_mask, positive, shown
 
 _MUST_BE = {
     "hidden_act": "silu",
@@ -97,13 +97,19 @@ def _rope_theta(raw: Fields) -> float:
     scaling = raw.optional("rope_scaling")
     parameters = raw.optional("rope_parameters")
     for field, value in (("rope_scaling", scaling), ("rope_parameters", parameters)):
-        if value is not None and not (isinstance(value, dict) and value.keys() <= {"rope_theta", "rope_type", "type"}):
-            raise ModelFileError(f"config.json: {field} is {value!r}; glossd runs models without rotary scaling")
-        if isinstance(value, dict) and {value.get("rope_type"), value.get("type")} - {None, "default"}:
-            raise ModelFileError(f"config.json: {field} is {value!r}; glossd runs models without rotary scaling")
+        if value is not None and not _is_plain(value):
+            raise ModelFileError(f"config.json: {field} is {shown(value)}; glossd runs models without rotary scaling")
     inner = parameters.get("rope_theta") if isinstance(parameters, dict) else None
     if inner is None:
         return raw.positive("rope_theta")
     theta = positive("rope_parameters.rope_theta", inner)
     raw.agree({"rope_theta": ("rope_parameters", theta)})
     return theta
+
+
+def _is_plain(rope: object) -> bool:
+    return (
+        isinstance(rope, dict)
+        and rope.keys() <= {"rope_theta", "rope_type", "type"}
+        and all(rope.get(kind) in (None, "default") for kind in ("rope_type", "type"))
+    )
