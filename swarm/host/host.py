@@ -122,7 +122,7 @@ def _to_torch(tensor: Tensor) -> torch.Tensor:
 
 
 def _from_torch(name: str, tensor: torch.Tensor) -> Tensor:
-    bits = tensor.contiguous().view(torch.uint8).numpy()
+    bits = tensor.cpu().contiguous().view(torch.uint8).numpy()
     return Tensor.raw(name, _NAMES[tensor.dtype], tuple(tensor.shape), bits.reshape(-1).data)
 
 

@@ -65,8 +65,9 @@ class Segment:
             self.cache.layers[part] = LayerCache(keys.contiguous(), values.contiguous())
             return keys, values
         layer = self.cache.layers[part]
-        layer.keys.index_copy_(2, self.positions, keys)
-        layer.values.index_copy_(2, self.positions, values)
+        at = self.positions.to(keys.device)
+        layer.keys.index_copy_(2, at, keys)
+        layer.values.index_copy_(2, at, values)
         return layer.keys, layer.values
 
 
