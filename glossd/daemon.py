@@ -174,4 +174,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    # All is closed by now, and the unloading of torch would take as long as the leaving.
+    os._exit(code)
