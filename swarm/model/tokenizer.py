@@ -90,7 +90,7 @@ class TextTokenizer:
         return Gaps(tuple(ids), tuple(gaps))
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self._coder.decode(list(ids), skip_special_tokens=True))
+        return str(self._template_coder.decode(list(ids), skip_special_tokens=True))
 
     def token_id(self, token: str) -> int | None:
         """The id of a token by its exact text, special ones included."""

@@ -24,6 +24,9 @@ _WORDS = (
 class Vocabulary:
     """Two encoders of one vocabulary: for what users write, and for a model's own templates, with special tokens.
 
+    Some models call a few of their marks ordinary, such as those around a tool call; in what users write they are
+    text all the same. Added tokens that are matched after normalisation are words of the language and stay.
+    `template` decodes, because it knows which tokens are really special.
     `space_first`: a text is encoded as if a space stood before it.
     """
 
@@ -60,11 +63,18 @@ def read_vocabulary(folder: Path, added: dict[int, dict[str, Any]]) -> Vocabular
         space_first = pieces.adds_space
         serialised = _with_added(sentencepiece_coder(pieces), added, paths[0]).to_str()
     try:
-        text, template = Tokenizer.from_str(serialised), Tokenizer.from_str(serialised)
+        text, template = Tokenizer.from_str(_all_marks_special(serialised)), Tokenizer.from_str(serialised)
     except Exception as error:  # the tokenizers library raises bare Exception
         raise ModelFileError(f"cannot read {paths[0]}: {error}; fetch the model again") from None
     text.encode_special_tokens = True
     return Vocabulary(text, template, space_first)
+
+
+def _all_marks_special(serialised: str) -> str:
+    raw = json.loads(serialised)
+    for token in raw.get("added_tokens") or ():
+        token["special"] = token["special"] or not token["normalized"]
+    return json.dumps(raw)
 
 
 def read_text(path: Path) -> str:

@@ -25,7 +25,7 @@ from swarm.model.chat import ChatTemplate
 from swarm.model.tokenizer import TextTokenizer, mask_token_id
 from swarm.model.vocabulary import tokenizer_files
 
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>", "<tool_call>")
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -45,7 +45,7 @@ def dream_folder(folder: Path, template: str | None = CHATML) -> Path:
     vocab, merges = byte_vocabulary()
     (folder / "vocab.json").write_text(json.dumps(vocab))
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in merges) + "\n")
-    added = {str(len(vocab) + i): {"content": token, "special": True} for i, token in enumerate(SPECIAL)}
+    added = {str(len(vocab) + i): {"content": token, "special": "|" in token} for i, token in enumerate(SPECIAL)}
     config: dict[str, Any] = {"added_tokens_decoder": added, "mask_token": "<|mask|>", "eos_token": "<|endoftext|>"}
     if template is not None:
         config["chat_template"] = template
@@ -128,8 +128,8 @@ def test_dreams_words_are_those_of_qwen2(tmp_path: Path, dream: TextTokenizer, t
 
 def test_dreams_added_tokens_keep_their_published_ids(tmp_path: Path, dream: TextTokenizer) -> None:
     base = len(byte_vocabulary()[0])
-    assert [dream.token_id(token) for token in SPECIAL] == list(range(base, base + 4))
-    assert dream.n_tokens == base + 4
+    assert [dream.token_id(token) for token in SPECIAL] == list(range(base, base + 5))
+    assert dream.n_tokens == base + 5
     folder = dream_folder(tmp_path)
     assert mask_token_id(folder) == base + 3
     config = json.loads((folder / "tokenizer_config.json").read_text())
@@ -152,6 +152,12 @@ def test_what_a_user_writes_never_becomes_a_special_token(dream: TextTokenizer, 
     assert filled.ids.count(mask) == 2
     plain, attacked = (dream.chat([("user", content)]) for content in ("x", text))
     assert [i for i in attacked if i in banned] == [i for i in plain if i in banned]
+
+
+def test_marks_that_a_model_calls_ordinary_are_shown(dream: TextTokenizer) -> None:
+    mark = dream.token_id("<tool_call>")
+    assert mark is not None
+    assert dream.decode([mark, *dream.encode("x")]) == "<tool_call>x"
 
 
 def test_roles_cannot_be_forged_by_content(dream: TextTokenizer) -> None:
