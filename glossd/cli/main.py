@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from glossd import __version__
-from glossd.cli import admin, prompt
+from glossd.cli import admin, models, prompt
 from glossd.cli.options import ConfigOption, SocketOption, note
 from swarm.errors import GlossError
 
@@ -59,7 +59,9 @@ def run(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads; 0 lets glossd choose [0].")] = None,
     queue_limit: Annotated[int | None, typer.Option(help="Requests that may wait [64].")] = None,
-    max_running: Annotated[int | None, typer.Option(help="Requests decoded at once [4].")] = None,
+    max_running: Annotated[int | None, typer.Option(help="Requests decoded at once [16].")] = None,
+    deterministic: Annotated[bool | None, typer.Option("--deterministic", help="Run every pass alone.")] = None,
+    cache_mb: Annotated[int | None, typer.Option(help="Memory for cached keys and values in MB [1024].")] = None,
     hop_timeout_s: Annotated[
         float | None, typer.Option("--hop-timeout", metavar="SECONDS", help="Longest wait for a peer [8].")
     ] = None,
@@ -90,6 +92,10 @@ app.command("status")(admin.status)
 app.command("peers")(admin.peers)
 app.command("id")(admin.identity)
 app.command("stop")(admin.stop)
+app.command("pull")(models.pull)
+app.command("models")(models.models)
+app.command("show")(models.show)
+app.command("rm")(models.remove)
 app.add_typer(admin.config, name="config")
 
 

@@ -50,3 +50,11 @@ class Fit:
         if self.needed > self.free:
             return Verdict.DOES_NOT_FIT
         return Verdict.TIGHT if self.needed > TIGHT_SHARE * self.free else Verdict.FITS
+
+
+def size_text(count: int) -> str:
+    """In decimal units, as disks and hubs count."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= factor:
+            return f"{count / factor:.{1 if count >= 10 * factor else 2}f} {unit}"
+    return f"{count} B"
