@@ -11,9 +11,18 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -31,6 +40,7 @@ DTypeName = Literal["float32", "bfloat16", "float16", "auto"]
 QuantName = Literal["none", "int8", "nf4"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+_LOCAL = ("/ip4/127.", "/ip4/localhost", "/ip6/::1/")
 _LOOPBACK = re.compile(r"(127\.0\.0\.1|localhost|\[::1\]):(\d{1,5})")
 
 
@@ -87,16 +97,31 @@ class Settings(BaseSettings):
     log_level: LogLevel = "info"
     log_json: bool = False
     queue_limit: Annotated[int, Field(ge=0, le=10_000)] = 64
-    max_running: Annotated[int, Field(ge=1, le=1024)] = 4
+    max_running: Annotated[int, Field(ge=1, le=1024)] = 16
+    deterministic: bool = False
+    cache_mb: Annotated[int, Field(ge=0, le=10_000_000)] = 1024
     hop_timeout_s: Annotated[float, Field(gt=0, le=600)] = 8.0
     drain_s: Annotated[float, Field(ge=0, le=600)] = 3.0
 
-    @field_validator("port", "threads", "queue_limit", "max_running", "hop_timeout_s", "drain_s", mode="before")
+    @field_validator(
+        "port", "threads", "queue_limit", "max_running", "cache_mb", "hop_timeout_s", "drain_s", mode="before"
+    )
     @classmethod
     def _no_bool(cls, value: object, info: ValidationInfo) -> object:
         if isinstance(value, bool):
             raise ValueError("want a number")  # python counts True as 1
         return value
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        """A host that only this machine can call must not announce parts to a swarm of others."""
+        far = [address for address in self.join if not address.startswith(_LOCAL)]
+        if far and self.layers != "none" and f"/ip4/{self.host}".startswith(_LOCAL):
+            raise ValueError(
+                f"host {self.host} cannot be called from the swarm of {far[0]}; set --host 0.0.0.0, "
+                "or --layers none to host nothing"
+            )
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -141,6 +166,8 @@ def resolve(flags: Mapping[str, Any]) -> Resolved:
         return Resolved(Settings(**values), origins, file)
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:
+            raise ConfigError(first["msg"].removeprefix("Value error, ")) from None
         key = str(first["loc"][0])
         want = first["msg"].removeprefix("Value error, ")
         shown = "" if key == "http_token" else f" is {values.get(key)!r}"

@@ -62,7 +62,7 @@ async def _serve(settings: Settings, leaving: _Leaving) -> None:
     with _owned(settings.state_dir):
         # Late, when settings are known to be good and signals are heard: torch takes seconds to import.
         from glossd.api.app import build_app
-        from glossd.api.serve import LocalServers
+        from glossd.api.serve import LocalServers, check_socket
         from glossd.models import check_layers, open_model
         from glossd.node import Node
         from glossd.requests import Requests
@@ -71,6 +71,7 @@ async def _serve(settings: Settings, leaving: _Leaving) -> None:
 
         model = open_model(settings.model, settings.models_dir)
         check_layers(settings.layers, model)
+        check_socket(settings.socket)
         network = await HivemindNode.start(
             settings.state_dir / "identity.key",
             host_maddrs=[f"/ip4/{settings.host}/tcp/{settings.port}"],

@@ -13,6 +13,7 @@ import psutil
 import torch
 
 from glossd import __version__
+from glossd.api.schemas import Caches
 from glossd.config import Settings
 from glossd.models import Model
 from glossd.observe import Log, Metrics
@@ -69,6 +70,13 @@ class Node:
         self._transport = CountedTransport(network, metrics.sent_bytes.inc, metrics.received_bytes.inc)
         self._links = Links(self._transport)
         self._counting = _Counting(metrics)
+
+    @property
+    def caches(self) -> Caches:
+        if self._host is None:
+            return Caches(sessions=0, size_bytes=0, limit_bytes=0)
+        held = self._host.sessions
+        return Caches(sessions=len(held), size_bytes=held.size_bytes, limit_bytes=held.budget_bytes)
 
     @property
     def peer_id(self) -> PeerId:
@@ -134,7 +142,13 @@ class Node:
         )
         began = time.monotonic()
         module = await asyncio.to_thread(self._load, span)
-        self._host = SpanHost(module, self.book.model, self.model.n_tokens)
+        self._host = SpanHost(
+            module,
+            self.book.model,
+            self.model.n_tokens,
+            self._settings.cache_mb * 2**20,
+            joins=not self._settings.deterministic,
+        )
         self._throughput = await asyncio.to_thread(measure_throughput, module, self.model.n_tokens)
         await serve_passes(self._transport, self._host, self._count_served)
         seconds = time.monotonic() - began

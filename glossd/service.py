@@ -57,6 +57,7 @@ class LocalService:
             queue=Queue(
                 running=self._requests.running, waiting=self._requests.waiting, limit=self._requests.queue_limit
             ),
+            caches=node.caches,
             requests=dict(self._requests.ended),
         )
 
@@ -95,4 +96,5 @@ def join_line(addresses: tuple[str, ...]) -> str:
     if not addresses:
         return ""
     outside = [a for a in addresses if not a.startswith(("/ip4/127.", "/ip6/::1"))]
-    return f"glossd run --join {(outside or list(addresses))[0]}"
+    # A node that keeps the default host, loopback, would announce parts that no other machine can call.
+    return f"glossd run --host 0.0.0.0 --join {outside[0]}" if outside else f"glossd run --join {addresses[0]}"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from glossd.api.schemas import PeerInfo, Queue, Sockets, Status
+from glossd.api.schemas import Caches, PeerInfo, Queue, Sockets, Status
 from glossd.events import Cell, Committed, Done, Hop, Plan, RequestEvent, Step, Text, Timings, Usage
 from glossd.tasks import Task
 
@@ -101,6 +101,7 @@ class FakeService:
             join="glossd run --join /ip4/127.0.0.1/tcp/1/p2p/x",
             sockets=Sockets(unix="/s", http=None),
             queue=Queue(running=0, waiting=0, limit=64),
+            caches=Caches(sessions=0, size_bytes=0, limit_bytes=2**30),
             requests={"done": 2},
             **changed,
         )

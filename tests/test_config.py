@@ -56,8 +56,8 @@ def test_an_environment_variable_names_the_file(tmp_path: Path, monkeypatch: pyt
 
 
 def test_lists_come_from_the_environment_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GLOSSD_JOIN", "/ip4/1.2.3.4/tcp/1/p2p/a, /ip4/1.2.3.4/tcp/2/p2p/b")
-    assert resolve({}).settings.join == ["/ip4/1.2.3.4/tcp/1/p2p/a", "/ip4/1.2.3.4/tcp/2/p2p/b"]
+    monkeypatch.setenv("GLOSSD_JOIN", "/ip4/127.0.0.1/tcp/1/p2p/a, /ip4/127.0.0.1/tcp/2/p2p/b")
+    assert resolve({}).settings.join == ["/ip4/127.0.0.1/tcp/1/p2p/a", "/ip4/127.0.0.1/tcp/2/p2p/b"]
 
 
 def test_unknown_key_of_a_file_names_the_nearest(tmp_path: Path) -> None:
@@ -146,3 +146,12 @@ def test_socket_falls_back_to_the_state_folder(tmp_path: Path, monkeypatch: pyte
 def test_it_imports_nothing_heavy() -> None:
     code = "import sys, glossd.config; sys.exit(bool({'torch', 'hivemind', 'httpx'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_node_that_nobody_can_call_may_not_announce_parts() -> None:
+    far = ["/ip4/192.168.1.20/tcp/4001/p2p/QmX"]
+    with pytest.raises(ConfigError, match=r"--host 0\.0\.0\.0"):
+        resolve({"join": far})
+    assert resolve({"join": far, "host": "0.0.0.0"}).settings.join == far
+    assert resolve({"join": far, "layers": "none"}).settings.join == far
+    assert resolve({"join": ["/ip4/127.0.0.1/tcp/4001/p2p/QmX"]}).settings.host == "127.0.0.1"

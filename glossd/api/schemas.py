@@ -271,6 +271,14 @@ class Queue(_Report):
     limit: int
 
 
+class Caches(_Report):
+    """Keys and values that this node holds for requests in progress."""
+
+    sessions: int
+    size_bytes: int
+    limit_bytes: int
+
+
 class Status(_Report):
     """`span` is what this node hosts, "" for nothing; `uncovered` are the parts that no live peer serves.
 
@@ -294,6 +302,7 @@ class Status(_Report):
     join: str
     sockets: Sockets
     queue: Queue
+    caches: Caches
     requests: dict[str, int] = Field(default_factory=dict)
 
 

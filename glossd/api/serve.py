@@ -137,6 +137,12 @@ class _Protocol(H11Protocol):
             self._late = None
 
 
+def check_socket(path: Path) -> None:
+    """Raise StartError when a daemon holds `path`, or it cannot be a socket: known before the slow part of a start."""
+    with _bound_unix(path):
+        pass
+
+
 @contextmanager
 def _bound_unix(path: Path) -> Iterator[sockets.socket]:
     """A listening socket at `path`, of mode 0600 from its first moment; the file goes with it. Raises StartError."""

@@ -1,4 +1,4 @@
-"""Cached keys and values: the same tokens on every split, after every loss, and the exact ones when always made anew."""
+"""Cached keys and values: the same tokens on every split and after every loss; exact when made anew each step."""
 
 import pytest
 

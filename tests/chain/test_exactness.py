@@ -117,10 +117,10 @@ async def test_halted_is_polled_before_every_step() -> None:
     swarm = await Swarm.of(A="0:6")
     config = checkpoint().config
     decoder = Decoder(canvas(), SETTINGS["greedy"], config.mask_id, config.eos_id)
-    seen = []
+    source = swarm.source()
     with pytest.raises(Halted):
-        async for event in drive(decoder, swarm.source(), lambda: len(seen) == 3):
-            seen += [event]
-    assert len(seen) == 3
+        async for _ in drive(decoder, source, lambda: source.counts.passes == 3):
+            pass
+    assert decoder.step == source.counts.passes == 3
     assert torch.get_num_threads() == 1
     await swarm.close()
