@@ -58,8 +58,8 @@ class Plan:
         """Raises FetchFailed when the disk or the memory is too small."""
         if self.fetch_bytes and self.disk.verdict is Verdict.DOES_NOT_FIT:
             raise FetchFailed(
-                f"parts {self.span} need {size_text(self.disk.needed)} of disk, {size_text(self.disk.free)} are free below "
-                f"{self.shelf.folder.parent}; free space, or set --models-dir or fewer --parts"
+                f"parts {self.span} need {size_text(self.disk.needed)} of disk, {size_text(self.disk.free)} are free; "
+                f"free space below {self.shelf.folder.parent}, or set another --models-dir or fewer --parts"
             )
         if self.memory.verdict is Verdict.DOES_NOT_FIT:
             fitting = self.fitting_parts()
