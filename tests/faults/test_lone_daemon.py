@@ -4,7 +4,7 @@ import json
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 
 import httpx
 import openai
@@ -54,7 +54,7 @@ def test_what_cannot_be_done_is_refused_by_name(lone: Daemon, name: str) -> None
 def test_garbage_hurts_nobody_else(lone: Daemon) -> None:
     want = lone.ask(SHORT[1]).token_ids
     with ThreadPoolExecutor(len(GARBAGE)) as pool:
-        ends = [pool.submit(_answer_to, lone, data) for data in GARBAGE.values()]
+        ends = [pool.submit(_answer_to, lone, data, 1.0 if "half" in name else 20.0) for name, data in GARBAGE.items()]
         assert [lone.ask(SHORT[1]).token_ids for _ in range(5)] == [want] * 5
         codes = dict(zip(GARBAGE, (end.result() for end in ends), strict=True))
     assert codes["noise"] == codes["no json"] == codes["endless head"] == b"400"
@@ -66,7 +66,7 @@ def test_a_client_that_leaves_frees_its_work(lone: Daemon) -> None:
     with closing(lone.client.events(LONG)) as events:
         next(event for event in events if isinstance(event, Step) and event.step == 3)
         assert lone.status().queue.running == 1
-    until(lambda: lone.status().queue.running == 0, 2.0)
+    until(lambda: lone.status().queue.running == 0)
     steps = lone.metric("glossd_steps_total")
     assert lone.ask(SHORT[0]).timings.steps == lone.metric("glossd_steps_total") - steps
     assert lone.status().requests["cancelled"] >= 1
@@ -117,17 +117,18 @@ def test_logs_are_json_without_prompts_or_answers(lone: Daemon) -> None:
     lines = [json.loads(line) for line in (before[: before.index("glossd 0")] + after).splitlines()]
     assert {"hosting", "request ended"} <= {line["event"] for line in lines}
     # uvicorn warns of requests that are no HTTP, such as the garbage above.
-    assert all(line["logger"].startswith("glossd") or line["level"] == "warning" for line in lines)
+    assert {line["logger"].partition(".")[0] for line in lines} <= {"glossd", "uvicorn"}
     assert not re.search(f"{SECRET}|fox|sudoku|234", lone.log)
 
 
-def _answer_to(daemon: Daemon, data: bytes) -> bytes:
+def _answer_to(daemon: Daemon, data: bytes, patience_s: float) -> bytes:
     """The status that raw bytes get, empty where the daemon waits for the rest of a request."""
     with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(1.5)
+        raw.settimeout(patience_s)
         raw.connect(str(daemon.socket))
-        try:
+        with suppress(BrokenPipeError):  # refused in the middle: the answer is there already
             raw.sendall(data)
+        try:
             return raw.recv(4096).partition(b" ")[2][:3]
-        except (TimeoutError, BrokenPipeError, ConnectionResetError):
+        except TimeoutError:
             return b""

@@ -21,7 +21,7 @@ from glossd.api.schemas import Status
 from glossd.client import Client
 from glossd.events import Done
 
-READY_S = 90.0
+READY_S = 120.0
 """Starting imports torch and hivemind, which takes seconds, and more on a busy machine."""
 
 
@@ -111,7 +111,7 @@ class Daemon:
     def p2pd(self) -> psutil.Process:
         return next(child for child in psutil.Process(self.pid).children() if child.name() == "p2pd")
 
-    def wait_covered(self, seconds: float = 30.0, peers: int = 1) -> None:
+    def wait_covered(self, seconds: float = READY_S, peers: int = 1) -> None:
         """Until this daemon sees every part covered and at least `peers` records."""
         until = time.monotonic() + seconds
         while not ((status := self.status()).covered and status.peers >= peers):
@@ -143,7 +143,7 @@ class Daemon:
             return self.process.wait()
 
 
-def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for something to become true. Raises RuntimeError when it does not."""
     deadline = time.monotonic() + seconds
     while not holds():
