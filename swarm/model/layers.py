@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from swarm.model.batch import Segment
 from swarm.model.config import ModelConfig
 
-
 LEAST_LINES = 4
 
 
