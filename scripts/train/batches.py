@@ -32,6 +32,8 @@ SHARES = {
 LATE_STEP = 1300
 LATE_ROWS = {"strings": 12, "sorting": 10, "stories": 24}
 LATE_EMPHASIS = 6.0
+# Emphasis also makes animals too likely where they do not belong; the last steps go without it.
+FINAL_STEP = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,12 @@ class Batches:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._late = False
+        self._emphasis = 1.0
         self.special = {name: tokenizer.token_to_id(name) for name in (BOS, EOS, MASK, USER, ASSISTANT)}
 
     def step(self, rng: np.random.Generator, step: int) -> list[Batch]:
         self._late = step >= LATE_STEP
+        self._emphasis = LATE_EMPHASIS if LATE_STEP <= step < FINAL_STEP else 1.0
         return [self._batch(task, share, rng) for task, share in SHARES.items()]
 
     def _batch(self, name: str, share: Share, rng: np.random.Generator) -> Batch:
@@ -87,9 +91,9 @@ class Batches:
         weights = np.full(length, PAD_WEIGHT, dtype=np.float32)
         weights[: len(head)] = 0
         weights[len(head) : end + 1] = 1
-        if self._late:
+        if self._emphasis != 1:
             for word in example.emphasis:
-                weights[(target == self.tokenizer.token_to_id(word)) & (weights > 0)] *= LATE_EMPHASIS
+                weights[(target == self.tokenizer.token_to_id(word)) & (weights > 0)] *= self._emphasis
         if example.given is not None:
             weights[len(head) : end][np.array(example.given)] = 0
         return target, weights

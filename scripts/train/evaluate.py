@@ -1,6 +1,6 @@
 """Score the embedded model on held-out examples, by the product's own decoder.
 
-    python -m scripts.train.evaluate                        the scores of the model card
+    python -m scripts.train.evaluate --card                 the scores of the model card
     python -m scripts.train.evaluate --dev --threshold .98  try a setting on examples apart from those
 
 Development examples and scored examples come from different seeds of the held-out tenth.
@@ -11,6 +11,7 @@ import asyncio
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -118,32 +119,48 @@ def wilson(right: int, count: int) -> tuple[float, float]:
     return (centre - spread) / scale, (centre + spread) / scale
 
 
+def score(model: Model, tasks: Sequence[str], seed: int, count: int, overrides: Overrides) -> list[str]:
+    """One line of the card's table for each exercise."""
+    source, lines = Lone(model), []
+    for task in tasks:
+        right: dict[str, int] = {}
+        passes: dict[str, int] = {}
+        for name, example in exercises(task, seed, count):
+            source.passes = 0
+            text = asyncio.run(answer(model, source, body_of(example), overrides))
+            right[name] = right.get(name, 0) + check(name, example, text)
+            passes[name] = passes.get(name, 0) + source.passes
+        for name, found in right.items():
+            low, high = wilson(found, count)
+            lines.append(f"| {name} | {found / count:.1%} | {low:.1%} to {high:.1%} | {passes[name] / count:.1f} |")
+            print(lines[-1], flush=True)
+    return lines
+
+
+def fill_card(card: Path, lines: Sequence[str], count: int) -> None:
+    """Replace the scores between the card's marks."""
+    head = f"{count} held-out examples each.\n\n| task | exact | 95 % interval | passes |\n|---|---|---|---|\n"
+    before, _, rest = card.read_text().partition("<!-- scores -->")
+    _, _, after = rest.partition("<!-- /scores -->")
+    table = head + "\n".join(lines)
+    card.write_text(f"{before}<!-- scores -->\n{table}\n<!-- /scores -->{after}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="gloss-tiny")
     parser.add_argument("--count", type=int, default=400)
-    parser.add_argument("--dev", action="store_true")
+    parser.add_argument("--dev", action="store_true", help="examples for choosing settings, not for the card")
+    parser.add_argument("--card", action="store_true", help="write the scores into the model's card")
     parser.add_argument("--task", action="append", choices=list(TASKS))
     parser.add_argument("--threshold", type=float)
     args = parser.parse_args()
     torch.set_num_threads(1)
     model = open_model(args.model)
-    overrides = Overrides(threshold=args.threshold)
-    source = Lone(model)
-    for task in args.task or TASKS:
-        right: dict[str, int] = {}
-        passes: dict[str, int] = {}
-        for name, example in exercises(task, DEV_SEED if args.dev else TEST_SEED, args.count):
-            source.passes = 0
-            text = asyncio.run(answer(model, source, body_of(example), overrides))
-            right[name] = right.get(name, 0) + check(name, example, text)
-            passes[name] = passes.get(name, 0) + source.passes
-        for name, count in right.items():
-            low, high = wilson(count, args.count)
-            print(
-                f"{name:28} {count / args.count:6.1%}  [{low:.1%}, {high:.1%}]  "
-                f"{passes[name] / args.count:5.1f} passes  ({args.count} examples)"
-            )
+    tasks = args.task or list(TASKS)
+    lines = score(model, tasks, DEV_SEED if args.dev else TEST_SEED, args.count, Overrides(threshold=args.threshold))
+    if args.card:
+        fill_card(model.checkpoint.folder / "README.md", lines, args.count)
 
 
 if __name__ == "__main__":

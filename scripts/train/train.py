@@ -1,7 +1,7 @@
 """Train the embedded model from a seed, on CPU processes of one thread each.
 
-    python -m scripts.train.train --out runs/tiny --steps 2000
-    python -m scripts.train.train --out runs/tiny --steps 2000 --resume
+    python -m scripts.train.train --out runs/tiny --steps 2300
+    python -m scripts.train.train --out runs/tiny --steps 2300 --resume
 
 Muon on the matrices of the layers, AdamW on the rest, a linear decay over the last part, an exponential moving average
 of the weights as the result. The batch of a step depends on (seed, step, process) only, so a resumed run goes on as the
@@ -23,14 +23,15 @@ from safetensors.torch import load_file, save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scripts.train import tokenizer as tiny_tokenizer
-from scripts.train.batches import SHARES, Batch, Batches
+from scripts.train.batches import FINAL_STEP, SHARES, Batch, Batches
 from swarm.ids import Span
 from swarm.model.config import ModelConfig
 from swarm.model.span import SpanModule
 
 VOCAB_ROWS = 512
 MUON_RATE, ADAM_RATE = 0.007, 1e-3
-DECAY_FROM, WARMUP_STEPS, EMA = 1400, 100, 0.998
+DECAY_FROM, WARMUP_STEPS = 1400, 100
+EMA, FINAL_EMA = 0.998, 0.98
 
 
 def shape(mask_id: int, eos_id: int) -> ModelConfig:
@@ -51,9 +52,12 @@ def initialise(model: SpanModule, seed: int) -> None:
 
 
 def rate(step: int, steps: int) -> float:
-    """Share of the full learning rate: a short warm-up, then a linear decay from DECAY_FROM to the end."""
+    """Share of the full learning rate: a short warm-up, a linear decay from DECAY_FROM to FINAL_STEP, then a last
+    gentle slope to the end, in which the model unlearns the bias of the late phase's emphasis."""
+    if step >= FINAL_STEP:
+        return 0.2 * (steps - step) / (steps - FINAL_STEP)
     warm = min(1.0, (step + 1) / WARMUP_STEPS)
-    return warm * min(1.0, (steps - step) / (steps - DECAY_FROM))
+    return warm * min(1.0, (FINAL_STEP - step) / (FINAL_STEP - DECAY_FROM))
 
 
 def loss_of(model: SpanModule, batch: Batch, bf16: bool) -> torch.Tensor:
@@ -153,7 +157,7 @@ def worker(process: int, args: argparse.Namespace) -> None:
                 group["lr"] = base * rate(step, args.steps)
             optimizer.step()
             optimizer.zero_grad()
-        keep = min(EMA, (step + 1) / (step + 10))
+        keep = min(EMA if step < FINAL_STEP else FINAL_EMA, (step + 1) / (step + 10))
         for name, p in parameters.items():
             averaged[name].lerp_(p.detach(), 1 - keep)
         if process == 0 and (step + 1) % args.every == 0:
@@ -177,7 +181,7 @@ def worker(process: int, args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=lambda p: Path(p).resolve(), required=True)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=2300)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--muon", type=float, default=MUON_RATE)
