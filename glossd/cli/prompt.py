@@ -1,5 +1,6 @@
 """`glossd prompt` and `glossd infill`: send a request, show its canvas fill in, print the answer."""
 
+import json
 import sys
 from collections.abc import Generator
 from contextlib import closing
@@ -30,10 +31,14 @@ Temperature = Annotated[float | None, typer.Option(min=0, max=10, help="0 takes 
 Seed = Annotated[int | None, typer.Option(min=0, help="Same seed, same answer.")]
 BlockLength = Annotated[int | None, typer.Option(min=1, help="Positions decoded together.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Denoising steps in all.")]
-CommitOption = Annotated[Commit | None, typer.Option(help="Commit an even quota each step, or all above a threshold.")]
+CommitOption = Annotated[Commit | None, typer.Option(help="What a step fixes: an even quota, all above a threshold, ...")]
 OrderOption = Annotated[Order | None, typer.Option(help="What is committed first.")]
 Threshold = Annotated[float | None, typer.Option(help="Confidence that commits, from 0 to 1.")]
 Cfg = Annotated[float | None, typer.Option("--cfg", min=0, help="Guidance scale; 0 is off.")]
+More = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any other decoding field, as cache=dual; can be repeated."),
+]
 Deadline = Annotated[float | None, typer.Option("--deadline", metavar="SECONDS", help="Give up after this time.")]
 NoLive = Annotated[bool, typer.Option("--no-live", help="Do not draw the canvas.")]
 EventsJson = Annotated[bool, typer.Option("--json", help="Print the events, one JSON object a line.")]
@@ -52,13 +57,14 @@ def prompt(
     order: OrderOption = None,
     threshold: Threshold = None,
     cfg_scale: Cfg = None,
+    more: More = None,
     deadline_s: Deadline = None,
-    json: EventsJson = False,
+    as_json: EventsJson = False,
     no_live: NoLive = False,
     socket: SocketOption = None,
 ) -> None:
     """Ask the swarm and print its answer."""
-    _follow(context, {"prompt" if raw else "chat": _given(text)}, json, no_live)
+    _follow(context, {"prompt" if raw else "chat": _given(text)}, as_json, no_live)
 
 
 def infill(
@@ -74,13 +80,14 @@ def infill(
     order: OrderOption = None,
     threshold: Threshold = None,
     cfg_scale: Cfg = None,
+    more: More = None,
     deadline_s: Deadline = None,
-    json: EventsJson = False,
+    as_json: EventsJson = False,
     no_live: NoLive = False,
     socket: SocketOption = None,
 ) -> None:
     """Fill the {{mask:N}} gaps of a text, N tokens each, and print it."""
-    _follow(context, {"template": _given(text)}, json, no_live)
+    _follow(context, {"template": _given(text)}, as_json, no_live)
 
 
 def _given(text: str) -> str:
@@ -91,6 +98,17 @@ def _given(text: str) -> str:
     return text
 
 
+def _named(text: str) -> tuple[str, object]:
+    """NAME=VALUE, the value as JSON has it where it is JSON, else a string; the daemon knows names and types."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE; write for example --set top_p=0.9")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
 def _follow(context: typer.Context, body: dict[str, Any], as_json: bool, no_live: bool) -> None:
     """Send `body` and the decoding options given, which bear the API's names.
 
@@ -98,6 +116,7 @@ def _follow(context: typer.Context, body: dict[str, Any], as_json: bool, no_live
     """
     options = {name: context.params.get(name) for name in DECODING}
     body |= {name: value for name, value in options.items() if value is not None}
+    body |= dict(_named(text) for text in context.params["more"] or ())
     on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
     with closing(client(context.params["socket"]).events(body)) as events:
         if as_json:

@@ -25,7 +25,7 @@ def test_text_alone_goes_to_stdout(glossd: Glossd, daemon: Daemon) -> None:
 def test_every_option_arrives(glossd: Glossd, daemon: Daemon) -> None:
     options = (
         "--raw --max-tokens 9 --temperature 0.5 --seed 3 --block-length 4 --steps 5 --commit threshold "
-        "--order random --threshold 0.8 --cfg 1.5 --deadline 20"
+        "--order random --threshold 0.8 --cfg 1.5 --deadline 20 --set cache=dual --set top_p=0.9"
     )
     assert glossd("prompt", "Once", *options.split()).code == 0
     task = daemon.service.tasks[0]
@@ -34,6 +34,14 @@ def test_every_option_arrives(glossd: Glossd, daemon: Daemon) -> None:
     assert (overrides.temperature, overrides.seed, overrides.block_length, overrides.steps) == (0.5, 3, 4, 5)
     assert (overrides.commit, overrides.order) == ("threshold", "random")
     assert (overrides.threshold, overrides.cfg_scale) == (0.8, 1.5)
+    assert (overrides.cache, overrides.top_p) == ("dual", 0.9)
+
+
+def test_a_field_that_the_daemon_does_not_know(glossd: Glossd, daemon: Daemon) -> None:
+    result = glossd("prompt", "Hi", "--set", "cach=dual")
+    assert (result.code, result.out) == (2, "")
+    assert "cache" in result.err
+    assert glossd("prompt", "Hi", "--set", "cache").code == 2
 
 
 def test_stdin(glossd: Glossd, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
