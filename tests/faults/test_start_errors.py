@@ -112,7 +112,7 @@ def test_a_busy_port(start: Start) -> None:
 def test_a_bad_identity_key(start: Start, tmp_path: Path, mode: int, data: bytes | None, words: str) -> None:
     key = tmp_path / "state" / "identity.key"
     key.parent.mkdir(mode=0o700)
-    key.write_bytes(data or b"x")
+    key.write_bytes(b"x" if data is None else data)
     key.chmod(mode)
     code, said = start()
     assert code == 1

@@ -21,7 +21,7 @@ from glossd.api.schemas import Status
 from glossd.client import Client
 from glossd.events import Done
 
-READY_S = 120.0
+READY_S = 240.0
 """Starting imports torch and hivemind, which takes seconds, and more on a busy machine."""
 
 
