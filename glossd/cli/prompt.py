@@ -31,7 +31,7 @@ Temperature = Annotated[float | None, typer.Option(min=0, max=10, help="0 takes 
 Seed = Annotated[int | None, typer.Option(min=0, help="Same seed, same answer.")]
 BlockLength = Annotated[int | None, typer.Option(min=1, help="Positions decoded together.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Denoising steps in all.")]
-CommitOption = Annotated[Commit | None, typer.Option(help="What a step fixes: an even quota, all above a threshold, ...")]
+CommitOption = Annotated[Commit | None, typer.Option(help="What each step fixes.")]
 OrderOption = Annotated[Order | None, typer.Option(help="What is committed first.")]
 Threshold = Annotated[float | None, typer.Option(help="Confidence that commits, from 0 to 1.")]
 Cfg = Annotated[float | None, typer.Option("--cfg", min=0, help="Guidance scale; 0 is off.")]
