@@ -18,12 +18,13 @@ from tests.swarmlab.daemons import Daemon, swarm
 
 PROMPTS: tuple[dict[str, object], ...] = (
     {"chat": "What is 234 + 87?"},
-    {"chat": "Solve this 6x6 sudoku: 1....6/..6.1./2..5../..5..2/.1.6../5....1"},
+    {"chat": "Solve this 6x6 sudoku: 1..243/3....5/2.15../....1./..5..6/62...."},
     {"chat": "Tell a story about a fox.", "temperature": 0.8, "seed": 7},
 )
 
 
 def ask(daemon: Daemon, body: dict[str, object], console: Console) -> Done:
+    done: Done | None = None
     with Live(console=console, transient=False, refresh_per_second=30) as live:
         for event in daemon.client.events(body):
             if isinstance(event, Plan | Step):
@@ -31,8 +32,12 @@ def ask(daemon: Daemon, body: dict[str, object], console: Console) -> Done:
             if isinstance(event, Error | HaltedEvent):
                 raise SystemExit(f"the swarm failed: {event.message}")
             if isinstance(event, Done):
-                return event
-    raise SystemExit("the daemon closed the connection in the middle of an answer")
+                done = event
+    if not console.is_terminal:
+        console.print()
+    if done is None:
+        raise SystemExit("the daemon closed the connection in the middle of an answer")
+    return done
 
 
 def main() -> None:
