@@ -20,7 +20,7 @@ def test_status(glossd: Glossd, daemon: Daemon) -> None:
     assert "complete" in result.out
     assert "glossd run --join" in result.out
     daemon.service.uncovered = (1, 2)
-    assert "nobody serves part 1, 2" in glossd("status").out
+    assert "nobody serves parts 1, 2" in glossd("status").out
     assert json.loads(glossd("status", "--json").out)["uncovered"] == [1, 2]
 
 
@@ -86,11 +86,21 @@ def started(glossd: Glossd, monkeypatch: pytest.MonkeyPatch, *arguments: str) ->
 
 def test_run_hands_over_what_was_given(glossd: Glossd, monkeypatch: pytest.MonkeyPatch) -> None:
     command = started(
-        glossd, monkeypatch, "--blocks", "0:3", "--join", "/a", "--join", "/b", "--port", "0", "--log-json"
+        glossd,
+        monkeypatch,
+        "--blocks",
+        "0:3",
+        "--join",
+        "/ip4/127.0.0.1/a",
+        "--join",
+        "/ip4/127.0.0.1/b",
+        "--port",
+        "0",
+        "--log-json",
     )
     assert command[-3:-1] == ["-m", "glossd.daemon"]
     flags = json.loads(command[-1])
-    assert flags == {"layers": "0:3", "join": ["/a", "/b"], "port": 0, "log_json": True}
+    assert flags == {"layers": "0:3", "join": ["/ip4/127.0.0.1/a", "/ip4/127.0.0.1/b"], "port": 0, "log_json": True}
     assert resolve(flags).settings.layers == "0:3"
 
 
@@ -98,7 +108,7 @@ def test_run_can_set_every_setting_but_the_secret(glossd: Glossd, monkeypatch: p
     arguments = (
         "--model m --layers 0:3 --join /a --host 0.0.0.0 --port 1 --announce /b --socket /s --http 127.0.0.1:1 "
         "--state-dir /d --dtype float32 --threads 1 --queue-limit 1 --max-running 1 --hop-timeout 1 --drain 1 "
-        "--log-level debug --log-json --models-dir /m --quant nf4 --device-map auto"
+        "--log-level debug --log-json --models-dir /m --quant nf4 --device-map auto --deterministic --cache-mb 9"
     )
     flags = json.loads(started(glossd, monkeypatch, *arguments.split())[-1])
     resolved = resolve(flags)
