@@ -13,6 +13,7 @@ from glossd.observe import Metrics
 from glossd.requests import Requests, Running
 from glossd.tasks import Task
 from swarm.net.directory import LEASE_S
+from swarm.wire.records import precision
 
 
 class LocalService:
@@ -45,7 +46,7 @@ class LocalService:
             model=node.model.name,
             model_hash=checkpoint.model_id,
             tokenizer_hash=checkpoint.tokenizer_id,
-            dtype=node.dtype,
+            dtype=precision(node.dtype, node.quant),
             n_parts=checkpoint.config.n_parts,
             span="" if node.span is None else str(node.span),
             uncovered=missing,
@@ -67,7 +68,7 @@ class LocalService:
             PeerInfo(
                 peer=peer,
                 span=str(record.span),
-                dtype=record.dtype,
+                dtype=record.precision,
                 throughput=record.throughput,
                 state=record.state,
                 version=record.version,

@@ -50,8 +50,17 @@ class NodeRecord(BaseModel):
         return ModelId(self.model)
 
     @property
+    def precision(self) -> str:
+        return precision(self.dtype, self.quant)
+
+    @property
     def span(self) -> Span:
         return Span(self.start, self.stop)
+
+
+def precision(dtype: str, quant: str) -> str:
+    """For people: float32, or float32/nf4 where the layers' weights are quantised."""
+    return dtype if quant == "none" else f"{dtype}/{quant}"
 
 
 def encode_record(record: NodeRecord) -> bytes:
