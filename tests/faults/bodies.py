@@ -6,7 +6,7 @@ Body = dict[str, Any]
 
 LONG: Body = {
     "prompt": "Sort: 3 1 2",
-    "max_tokens": 120,
+    "max_tokens": 80,
     "commit": "quota",
     "suppress_eos": True,
     "temperature": 0.8,

@@ -127,7 +127,8 @@ def test_a_killed_peer_changes_nothing(lone: Daemon, nodes: list[Daemon], spare:
 def test_without_a_spare_the_command_line_says_what_is_missing(nodes: list[Daemon], spare: Daemon) -> None:
     nodes[3].wait_covered()
     command = [sys.executable, "-m", "glossd.cli.main", "prompt", "--raw", LONG["prompt"], "--json"]
-    command += ["--max-tokens", "400", "--commit", "quota", "--socket", str(nodes[3].socket)]
+    command += ["--max-tokens", "400", "--commit", "quota", "--set", "suppress_eos=true"]
+    command += ["--socket", str(nodes[3].socket)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as cli:
         assert cli.stdout is not None
         for line in cli.stdout:
