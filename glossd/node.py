@@ -17,11 +17,12 @@ from glossd.api.schemas import Caches
 from glossd.config import Settings
 from glossd.models import Model
 from glossd.observe import Log, Metrics
-from swarm.chain.links import Links
+from swarm.chain.answers import Answers
 from swarm.chain.peers import PeerBook
 from swarm.chain.source import ChainSource, Shape, Watcher
 from swarm.errors import GlossError, ModelFileError
 from swarm.host.host import SpanHost
+from swarm.host.relay import Relay
 from swarm.host.server import serve_passes
 from swarm.host.throughput import measure_throughput
 from swarm.ids import PeerId, RequestId, Span
@@ -29,6 +30,7 @@ from swarm.model.span import SpanModule
 from swarm.model.weights import DTYPES, load_span, span_bytes
 from swarm.net.counted import CountedTransport
 from swarm.net.directory import LEASE_S, Directory
+from swarm.net.links import Links
 from swarm.net.transport import Transport
 from swarm.plan.placement import choose_span
 from swarm.wire.records import NodeRecord
@@ -55,6 +57,7 @@ class Node:
         self._settings = settings
         self._metrics = metrics
         self._host: SpanHost | None = None
+        self._relay: Relay | None = None
         self._throughput = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         checkpoint = model.checkpoint
@@ -68,7 +71,8 @@ class Node:
             self.quant,
         )
         self._transport = CountedTransport(network, metrics.sent_bytes.inc, metrics.received_bytes.inc)
-        self._links = Links(self._transport)
+        self._answers = Answers()
+        self._links = Links(self._transport, self._answers.lost)
         self._counting = _Counting(metrics)
 
     @property
@@ -84,6 +88,7 @@ class Node:
 
     async def join(self) -> None:
         """Choose and load the span, serve it and announce it. Raises StartError."""
+        await self._answers.serve(self._transport)
         await self.book.refresh()
         self.span = self._choose_span()
         if self.span is not None:
@@ -97,7 +102,14 @@ class Node:
         config = self.model.checkpoint.config
         shape = Shape(config.hidden_size, self.dtype, config.mask_id, self.model.n_tokens)
         return ChainSource(
-            request, self.book, self._links, self._host, shape, self._settings.hop_timeout_s, self._counting
+            request,
+            self.book,
+            self._links,
+            self._answers,
+            self._relay,
+            shape,
+            self._settings.hop_timeout_s,
+            self._counting,
         )
 
     async def leave(self) -> None:
@@ -150,7 +162,8 @@ class Node:
             joins=not self._settings.deterministic,
         )
         self._throughput = await asyncio.to_thread(measure_throughput, module, self.model.n_tokens)
-        await serve_passes(self._transport, self._host, self._count_served)
+        self._relay = Relay(self.peer_id, self._host, self._links, self._answers.deliver, self._count_served)
+        await serve_passes(self._transport, self._relay)
         seconds = time.monotonic() - began
         log.info("hosting", model=self.model.name, parts=span, seconds=seconds, throughput=self._throughput)
 

@@ -1,30 +1,16 @@
-"""Checks on what peers answer, made before anything is used. A failed check is a BadAnswer of that peer."""
+"""Checks on what heads answer, made before anything is used. A failed check is a BadAnswer of that peer.
+
+What spans push to each other is checked by the one that receives it.
+"""
 
 import numpy as np
 
 from swarm.decode.events import Work
 from swarm.errors import BadAnswer
 from swarm.mixture.rows import TOP_K, ScoreRows
-from swarm.wire.messages import PassAnswer, PassRequest
-from swarm.wire.tensors import Tensor, is_finite
+from swarm.wire.tensors import Tensor
 
 NORMALISATION_ERROR = 1e-3
-
-
-def check_key(request: PassRequest, answer: PassAnswer) -> None:
-    if (answer.request, answer.step, answer.attempt) != (request.request, request.step, request.attempt):
-        raise BadAnswer("the answer belongs to another pass")
-
-
-def hidden_from(tensors: dict[str, Tensor], shape: tuple[int, int, int], dtype: str) -> Tensor:
-    """The hidden states of an answer, if they have the wanted shape [rows, length, hidden] and are finite."""
-    hidden = tensors.get("hidden")
-    if len(tensors) != 1 or hidden is None or hidden.dtype != dtype or tuple(hidden.shape) != shape:
-        found = {name: (t.dtype, list(t.shape)) for name, t in tensors.items()}
-        raise BadAnswer(f"wanted hidden states {list(shape)} of {dtype}, got {found}")
-    if not is_finite(hidden):
-        raise BadAnswer("hidden states are not finite")
-    return hidden
 
 
 def rows_from(tensors: dict[str, Tensor], work: Work, mask_id: int, n_tokens: int) -> ScoreRows:

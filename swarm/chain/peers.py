@@ -6,6 +6,7 @@ further failure, because volunteers restart.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -113,6 +114,10 @@ class PeerBook:
         """Three times the mean of such passes, within floor and cap; the cap before the first."""
         mean = self.state(peer).pass_s.get(size.bit_length())
         return cap_s if mean is None else min(cap_s, max(floor_s, 3 * mean))
+
+    def slowness(self, peer: PeerId) -> float:
+        """The longest mean time of a pass's share, infinite before the first: for choosing whom to suspect."""
+        return max(self.state(peer).pass_s.values(), default=math.inf)
 
     def _fits(self, record: NodeRecord) -> bool:
         return (

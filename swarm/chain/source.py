@@ -1,31 +1,40 @@
-"""The score source of a swarm: each pass runs hop by hop over a chain, and again over another chain when one fails.
+"""The score source of a swarm: each pass runs over a chain of peers, and again over another chain when one fails.
+
+The coordinator starts a pass at the first hop; spans push to each other, and the head answers. It holds a link to every
+peer of the chain meanwhile, so that it sees at once when one is gone; peers that keep silent are found by a deadline
+and a ping.
 
 A pass depends on the canvas, and on the epoch's snapshot where keys and values are cached, and on nothing else; so a
 second try gives the same score rows.
 """
 
+import asyncio
+import itertools
+import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from swarm.chain.checks import check_key, hidden_from, rows_from
-from swarm.chain.links import Links
+from swarm.chain.answers import Answers, HopFailed
+from swarm.chain.checks import rows_from
 from swarm.chain.peers import PeerBook
 from swarm.decode.events import Work
-from swarm.errors import CacheMiss, CoverageLost, GlossError, Overloaded, PassFailed, PeerRefused
-from swarm.host.host import SpanHost
+from swarm.errors import BadAnswer, CacheMiss, CoverageLost, GlossError, PassFailed, PassTimeout, PeerRefused
+from swarm.host.relay import Relay
 from swarm.ids import PeerId, RequestId
 from swarm.mixture.rows import ScoreRows
+from swarm.net.links import Links, short
 from swarm.plan.routes import Hop, choose_chain
-from swarm.wire.messages import Epoch, PassAnswer, PassRequest
+from swarm.wire.messages import PASS_PROTOCOL, Epoch, PassAnswer, PassRequest, RouteHop
 from swarm.wire.tensors import Tensor
 
 MAX_ATTEMPTS = 8
 TIMEOUT_FLOOR_S = 2.0
+PING_S = 1.0
+SESSION_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +71,32 @@ _NOBODY = Watcher()
 
 
 class ChainSource:
-    """Scores the work of one request. `host` answers the hops that fall to this node, without the network."""
+    """Scores the work of one request. `relay` runs the hops that fall to this node, without the network."""
 
     def __init__(
         self,
         request: RequestId,
         book: PeerBook,
         links: Links,
-        host: SpanHost | None,
+        answers: Answers,
+        relay: Relay | None,
         shape: Shape,
         hop_timeout_s: float,
         watcher: Watcher = _NOBODY,
     ) -> None:
         self.counts = PassCounts()
         self._request = request
+        self._session = secrets.token_hex(SESSION_BYTES)
         self._book = book
         self._links = links
-        self._host = host
+        self._answers = answers
+        self._relay = relay
         self._shape = shape
         self._cap_s = hop_timeout_s
         self._watcher = watcher
         self._excluded: set[PeerId] = set()
+        self._witnesses: set[PeerId] = set()
+        self._silences = 0
         self._chain: tuple[Hop, ...] | None = None
         self._primed: tuple[tuple[Hop, ...], int] | None = None
 
@@ -95,34 +109,40 @@ class ChainSource:
         return self._chain
 
     async def score(self, work: Work) -> ScoreRows:
-        """Raises CoverageLost when no chain is left, PassFailed after MAX_ATTEMPTS, BadRequest."""
+        """Raises CoverageLost when no chain is left, PassFailed after MAX_ATTEMPTS."""
+        serials = itertools.count()
         for attempt in range(MAX_ATTEMPTS):
             chain = await self._chain_or_news()
             self._watcher.pass_started(attempt)
             failed: GlossError
             try:
-                return await self._scored(chain, work, attempt)
+                return await self._scored(chain, work, serials)
             except CacheMiss as error:
                 failed = error
                 self._primed = None
-            except _HopFailed as error:
+            except HopFailed as error:
                 failed = error.reason
-                self._leave_out(error.peer, error.reason)
-                await self._links.forget(error.peer)
+                await self._leave_out(error)
+            except TimeoutError:
+                failed = PassTimeout("no peer of the chain answered in time")
+                for silent in await self._silent(chain):
+                    failed = silent.reason
+                    await self._leave_out(silent)
             self.counts.replays += 1
         raise failed
 
-    async def _scored(self, chain: tuple[Hop, ...], work: Work, attempt: int) -> ScoreRows:
+    async def _scored(self, chain: tuple[Hop, ...], work: Work, serials: Iterator[int]) -> ScoreRows:
         """One pass, after a pass over the epoch's snapshot where the chain does not hold its keys and values yet."""
         if work.epoch is None:
-            return await self._pass(chain, _Pass(work, work.ids), attempt)
+            return await self._pass(chain, _Pass(work, next(serials), work.ids))
         here = (chain, work.epoch.number)
         if self._primed != here:
-            rows = await self._pass(chain, _Pass(work, work.epoch.snapshot, primes=True), attempt)
+            rows = await self._pass(chain, _Pass(work, next(serials), work.epoch.snapshot, primes=True))
             self._primed = here
             if work.step == work.epoch.first_step:
                 return rows
-        return await self._pass(chain, _Pass(work, work.ids[:, work.epoch.active], active=work.epoch.active), attempt)
+        active = work.epoch.active
+        return await self._pass(chain, _Pass(work, next(serials), work.ids[:, active], active=active))
 
     async def _chain_or_news(self) -> tuple[Hop, ...]:
         try:
@@ -132,73 +152,119 @@ class ChainSource:
             await self._book.refresh()
             return self.chain
 
-    def _leave_out(self, peer: PeerId, reason: PassFailed) -> None:
-        self._watcher.hop_failed(reason.code)
-        self._chain = None
-        self._excluded.add(peer)
-        if peer != self._book.me:
-            self._book.failed(peer, reason)
-
-    async def _pass(self, chain: tuple[Hop, ...], one: "_Pass", attempt: int) -> ScoreRows:
+    async def _pass(self, chain: tuple[Hop, ...], one: "_Pass") -> ScoreRows:
+        """Raises HopFailed, CacheMiss, or TimeoutError when nothing came in time."""
         self.counts.passes += 1
+        await self._hold_all(chain)
         began = time.monotonic()
-        shape = (*one.ids.shape, self._shape.hidden_size)
-        carried = Tensor.of("ids", one.ids)
-        beside = () if one.active is None else (Tensor.of("active", one.active),)
-        for hop in chain[:-1]:
-            answers = await self._hop(hop, one, attempt, (carried, *beside))
-            with _blaming(hop.peer):
-                carried = hidden_from(answers, shape, self._shape.dtype)
-        head = chain[-1]
-        answers = await self._hop(head, one, attempt, (carried, *beside, Tensor.of("positions", one.work.positions)))
-        with _blaming(head.peer):
-            rows = rows_from(answers, one.work, self._shape.mask_id, self._shape.n_tokens)
-        self._watcher.pass_done(time.monotonic() - began)
+        timeout_s = self._timeout_s(chain, one)
+        request = self._first_request(chain, one, timeout_s)
+        async with asyncio.timeout(timeout_s):
+            with self._answers.expect(request.key, tuple(hop.peer for hop in chain)) as answered:
+                await self._start(chain[0].peer, request, one.tensors())
+                answer, tensors = await answered
+        try:
+            rows = rows_from(tensors, one.work, self._shape.mask_id, self._shape.n_tokens)
+        except BadAnswer as error:
+            raise HopFailed(chain[-1].peer, error) from None
+        seconds = time.monotonic() - began
+        self._learn(chain, one, seconds, answer)
+        self._watcher.pass_done(seconds)
         return rows
 
-    async def _hop(self, hop: Hop, one: "_Pass", attempt: int, tensors: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        size = len(hop.span) * int(np.prod(one.ids.shape))
-        timeout_s = self._book.timeout_s(hop.peer, size, TIMEOUT_FLOOR_S, self._cap_s)
-        request = PassRequest(
+    async def _hold_all(self, chain: tuple[Hop, ...]) -> None:
+        """A link to every peer of the chain, so that none is lost without notice, and each can be reached."""
+        for peer in {hop.peer for hop in chain} - {self._book.me}:
+            if not self._links.holds(peer):
+                try:
+                    await self._links.hold(peer, self._cap_s)
+                except PassFailed as error:
+                    raise HopFailed(peer, error) from None
+
+    async def _start(self, first: PeerId, request: PassRequest, tensors: tuple[Tensor, ...]) -> None:
+        if first == self._book.me:
+            if self._relay is None:
+                raise HopFailed(first, PeerRefused("this node hosts nothing"))
+            await self._relay.run(request, {tensor.name: tensor for tensor in tensors}, first)
+            return
+        try:
+            await self._links.send(first, PASS_PROTOCOL, request, tensors)
+        except PassFailed as error:
+            raise HopFailed(first, error) from None
+
+    def _first_request(self, chain: tuple[Hop, ...], one: "_Pass", timeout_s: float) -> PassRequest:
+        rows, columns = one.ids.shape
+        return PassRequest(
             request=self._request,
             step=one.work.step,
-            attempt=attempt,
+            attempt=one.serial,
             model=self._book.model,
-            start=hop.span.start,
-            stop=hop.span.stop,
+            start=chain[0].span.start,
+            stop=chain[0].span.stop,
+            route=[RouteHop(peer=hop.peer, start=hop.span.start, stop=hop.span.stop) for hop in chain[1:]],
+            reply_to=self._book.me,
+            session=self._session,
+            rows=rows,
+            columns=columns,
             cfg_scale=one.work.cfg_scale,
             epoch=one.epoch,
             budget_ms=max(1, int(timeout_s * 1000)),
         )
-        began = time.monotonic()
-        with _blaming(hop.peer):
-            answer, parts = await self._call(hop.peer, request, tensors, timeout_s)
-            check_key(request, answer)
-        seconds = time.monotonic() - began
-        self._book.succeeded(hop.peer, size, seconds, answer.compute_us / 1e6)
-        self._watcher.hop_done(seconds)
-        self.counts.peers.add(hop.peer)
-        return parts
 
-    async def _call(
-        self, peer: PeerId, request: PassRequest, tensors: tuple[Tensor, ...], timeout_s: float
-    ) -> tuple[PassAnswer, dict[str, Tensor]]:
-        if peer != self._book.me:
-            return await self._links.call(peer, request, tensors, timeout_s)
-        if self._host is None:
-            raise PeerRefused("this node hosts nothing")
-        try:
-            answer, parts = await self._host.answer(request, {tensor.name: tensor for tensor in tensors}, peer)
-        except Overloaded as error:
-            raise PeerRefused(str(error)) from None
-        return answer, {part.name: part for part in parts}
+    def _timeout_s(self, chain: Sequence[Hop], one: "_Pass") -> float:
+        """What the hops may take together."""
+        hops = [self._book.timeout_s(hop.peer, one.size(hop), 0.0, self._cap_s) for hop in chain]
+        return min(max(sum(hops), TIMEOUT_FLOOR_S), self._cap_s * len(hops))
+
+    def _learn(self, chain: Sequence[Hop], one: "_Pass", seconds: float, answer: PassAnswer) -> None:
+        """Hops say how long they computed; what is left of the pass's time is shared by those behind the network."""
+        computed = [min(us / 1e6, seconds) for us in answer.computed_us]
+        if len(computed) != len(chain):
+            computed = [0.0] * len(chain)
+        remote = [hop.peer for hop in chain if hop.peer != self._book.me]
+        way = max(0.0, seconds - sum(computed)) / max(1, len(remote))
+        for hop, compute_s in zip(chain, computed, strict=True):
+            took = compute_s + (way if hop.peer in remote else 0.0)
+            self._book.succeeded(hop.peer, one.size(hop), took, compute_s)
+            self._watcher.hop_done(took)
+            self.counts.peers.add(hop.peer)
+
+    async def _silent(self, chain: tuple[Hop, ...]) -> list[HopFailed]:
+        """Whom to blame for a pass that nobody answered: peers that do not answer a ping either. Where all do, nobody
+        the first time; then the one that was slowest so far, or that never was in a pass that succeeded."""
+        peers = list(dict.fromkeys(hop.peer for hop in chain if hop.peer != self._book.me))
+        alive = await asyncio.gather(*(self._links.ping(peer, PING_S) for peer in peers))
+        blamed = [peer for peer, answers in zip(peers, alive, strict=True) if not answers]
+        if not blamed:
+            self._silences += 1
+            if len(peers) == 1 or self._silences > 1:
+                blamed = [max(reversed(peers), key=self._book.slowness)]
+        return [HopFailed(peer, PassTimeout(f"peer {short(peer)} did not answer in time")) for peer in blamed]
+
+    async def _leave_out(self, failed: HopFailed) -> None:
+        """The peer is left out of this request. What this node saw itself also counts against the peer elsewhere; on
+        another's word it does not, and who speaks against others twice is left out as well."""
+        self._watcher.hop_failed(failed.reason.code)
+        self._chain = None
+        self._excluded.add(failed.peer)
+        if failed.witness is not None:
+            if failed.witness in self._witnesses:
+                self._excluded.add(failed.witness)
+            self._witnesses.add(failed.witness)
+        elif failed.peer != self._book.me:
+            self._book.failed(failed.peer, failed.reason)
+            await self._links.forget(failed.peer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pass:
-    """ids: int32 [rows, count], the columns that travel: the whole canvas, or the `active` positions, int32 [count]."""
+    """ids: int32 [rows, count], the columns that travel: the whole canvas, or the `active` positions, int32 [count].
+
+    `serial` tells the passes of a step apart.
+    """
 
     work: Work
+    serial: int
     ids: npt.NDArray[np.int32]
     primes: bool = False
     active: npt.NDArray[np.int32] | None = None
@@ -207,17 +273,9 @@ class _Pass:
     def epoch(self) -> Epoch | None:
         return None if self.work.epoch is None else Epoch(number=self.work.epoch.number, primes=self.primes)
 
+    def size(self, hop: Hop) -> int:
+        return len(hop.span) * self.ids.size
 
-class _HopFailed(Exception):
-    def __init__(self, peer: PeerId, reason: PassFailed) -> None:
-        super().__init__(str(reason))
-        self.peer = peer
-        self.reason = reason
-
-
-@contextmanager
-def _blaming(peer: PeerId) -> Iterator[None]:
-    try:
-        yield
-    except PassFailed as error:
-        raise _HopFailed(peer, error) from None
+    def tensors(self) -> tuple[Tensor, ...]:
+        ids, positions = Tensor.of("ids", self.ids), Tensor.of("positions", self.work.positions)
+        return (ids, positions) if self.active is None else (ids, Tensor.of("active", self.active), positions)

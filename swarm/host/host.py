@@ -1,4 +1,4 @@
-"""The hosted span as a service: decoded requests in, answers out.
+"""The hosted span as a service: decoded requests in, results out.
 
 Local passes and passes from peers go through the same door, so that both compute the same bits.
 """
@@ -11,7 +11,7 @@ import torch
 from swarm.errors import BadRequest, GlossError, Overloaded, PeerRefused
 from swarm.host.batcher import Batcher
 from swarm.host.sessions import Sessions
-from swarm.ids import ModelId, PeerId, Span
+from swarm.ids import ModelId, Span
 from swarm.mixture.rows import ScoreRows
 from swarm.model.batch import Cache
 from swarm.model.forward import HeadWork, Job
@@ -49,7 +49,12 @@ class SpanHost:
         self._n_tokens = n_tokens
         self._batcher = Batcher(module, joins=joins)
 
-    async def answer(self, request: PassRequest, tensors: dict[str, Tensor], caller: PeerId) -> Answer:
+    @property
+    def hidden_kind(self) -> tuple[DType, int]:
+        """Type and size of the hidden states that go in and out."""
+        return _NAMES[self._module.dtype], self._module.config.hidden_size
+
+    async def answer(self, request: PassRequest, tensors: dict[str, Tensor]) -> Answer:
         """Raises PeerRefused, Overloaded, BadRequest, CacheMiss or PassTimeout."""
         if request.model != self._model:
             raise PeerRefused(f"this node hosts model {self._model[:12]}, not {request.model[:12]}")
@@ -59,25 +64,27 @@ class SpanHost:
             raise Overloaded(f"{MAX_WAITING} passes are waiting here")
         expires = time.monotonic() + request.budget_ms / 1000
         span = Span(request.start, request.stop)
-        out, compute_us = await self._batcher.run(span, self._job(request, tensors, caller), expires)
+        out, compute_us = await self._batcher.run(span, self._job(request, tensors), expires)
         self.passes += 1
         parts = _from_rows(out) if isinstance(out, ScoreRows) else (_from_torch("hidden", out),)
         answer = PassAnswer(
             request=request.request,
             step=request.step,
             attempt=request.attempt,
-            compute_us=compute_us,
+            computed_us=[*request.computed_us, compute_us],
         )
         return answer, parts
 
-    def _job(self, request: PassRequest, tensors: dict[str, Tensor], caller: PeerId) -> Job:
+    def _job(self, request: PassRequest, tensors: dict[str, Tensor]) -> Job:
         x = self._input(request, tensors)
         positions, active, cache = _indices(tensors, "positions"), _indices(tensors, "active"), None
+        if request.route and self._module.config.head_part >= request.stop:
+            positions = None  # they are for a later hop
         head = None if positions is None else HeadWork(positions, request.cfg_scale, self._n_tokens)
         if (active is not None) is not (request.epoch is not None and not request.epoch.primes):
             raise BadRequest("active positions go with an epoch that was primed before", "active")
         if request.epoch is not None:
-            key = (caller, request.request, request.start, request.stop)
+            key = (request.reply_to, request.session, request.request, request.start, request.stop)
             if request.epoch.primes:
                 cache = Cache(rows=x.shape[0], length=x.shape[1])
                 self.sessions.open(key, request.epoch.number, cache, self._cache_bytes(request, cache))
@@ -90,8 +97,8 @@ class SpanHost:
         found = tensors.get(name)
         if found is None or found.dtype != dtype or len(found.shape) != (2 if name == "ids" else 3):
             raise BadRequest(f"parts {request.start}:{request.stop} need a tensor {name} of {dtype}", "tensors")
-        if 0 in found.shape:
-            raise BadRequest(f"{name} of shape {list(found.shape)} is empty", "tensors")
+        if 0 in found.shape or found.shape[:2] != (request.rows, request.columns):
+            raise BadRequest(f"{name} of shape {list(found.shape)} is not {request.rows}x{request.columns}", "tensors")
         return torch.from_numpy(found.array().astype(np.int64)) if name == "ids" else _to_torch(found)
 
     def _cache_bytes(self, request: PassRequest, cache: Cache) -> int:

@@ -1,54 +1,49 @@
-"""Serve passes to peers: frames in and out of one long-lived stream per caller."""
+"""Serve passes to peers: frames come in over streams that callers keep open, each pass runs on its own."""
 
+import asyncio
 import logging
-from collections.abc import Callable
-from typing import NoReturn
 
-from swarm.errors import GlossError, LinkBroken, WireError
-from swarm.host.host import SpanHost, refusal_code
+from swarm.errors import LinkBroken, WireError
+from swarm.host.host import MAX_WAITING
+from swarm.host.relay import Relay
 from swarm.net.transport import Stream, Transport
 from swarm.wire.frames import read_frame, write_frame
-from swarm.wire.messages import PASS_PROTOCOL, PassRequest, Refusal
+from swarm.wire.messages import PASS_PROTOCOL, PassRequest, Ping, Pong
 
 log = logging.getLogger(__name__)
 
 
-async def serve_passes(
-    transport: Transport, host: SpanHost, served: Callable[[float], None] = lambda seconds: None
-) -> None:
-    """Answer every stream that peers open for passes, until the transport closes.
-
-    `served` is told the compute seconds of each pass.
-    """
+async def serve_passes(transport: Transport, relay: Relay) -> None:
+    """Run what comes over every stream that peers open for passes, until the transport closes."""
 
     async def handle(stream: Stream) -> None:
-        try:
-            while True:
-                await _serve_one(stream, host, served)
-        except LinkBroken:
-            pass
-        except WireError as error:
-            # Framing is lost once bytes do not decode: end the stream, the caller opens another.
-            log.warning("stream ended", extra={"fields": {"peer": stream.peer, "reason": str(error)}})
-        finally:
-            await stream.close()
+        # The group waits for passes that still run when the stream ends: they belong to their coordinator, which may
+        # be another peer than the one that pushed.
+        async with asyncio.TaskGroup() as passes:
+            try:
+                await _read_passes(stream, relay, passes)
+            except LinkBroken:
+                pass
+            except WireError as error:
+                # Framing is lost once bytes do not decode: end the stream, the caller opens another.
+                log.warning("stream ended", extra={"fields": {"peer": stream.peer, "reason": str(error)}})
+                await stream.close()
 
     await transport.serve(PASS_PROTOCOL, handle)
 
 
-async def _serve_one(stream: Stream, host: SpanHost, served: Callable[[float], None]) -> None:
-    message, tensors = await read_frame(stream)
-    if not isinstance(message, PassRequest):
-        _refuse_kind(message.kind)
-    try:
-        answer, parts = await host.answer(message, tensors, stream.peer)
-    except GlossError as error:
-        refusal = Refusal(request=message.request, code=refusal_code(error), message=str(error)[:500])
-        await write_frame(stream, refusal, ())
-        return
-    served(answer.compute_us / 1e6)
-    await write_frame(stream, answer, parts)
-
-
-def _refuse_kind(kind: str) -> NoReturn:
-    raise WireError(f"a {kind} is not a request")
+async def _read_passes(stream: Stream, relay: Relay, passes: asyncio.TaskGroup) -> None:
+    # A stream is read on only while few of its passes run, so that its peer cannot fill our memory.
+    room = asyncio.Semaphore(MAX_WAITING)
+    while True:
+        message, tensors = await read_frame(stream)
+        if isinstance(message, Ping):
+            await write_frame(stream, Pong())
+            continue
+        if not isinstance(message, PassRequest):
+            raise WireError(f"a {message.kind} is not a request")
+        if message.start == 0 and message.reply_to != stream.peer:
+            raise WireError("a pass from part 0 on is asked for by its coordinator only")
+        await room.acquire()
+        task = passes.create_task(relay.run(message, tensors, stream.peer))
+        task.add_done_callback(lambda _: room.release())

@@ -11,10 +11,10 @@ from typing import Annotated, Protocol
 from pydantic import Field, TypeAdapter, ValidationError
 
 from swarm.errors import WireError
-from swarm.wire.messages import BODY_LIMIT, HEAD_LIMIT, PassAnswer, PassRequest, Refusal, TensorHead
+from swarm.wire.messages import BODY_LIMIT, HEAD_LIMIT, PassAnswer, PassRequest, Ping, Pong, Refusal, TensorHead
 from swarm.wire.tensors import Tensor, byte_view, size_bytes
 
-Message = PassRequest | PassAnswer | Refusal
+Message = PassRequest | PassAnswer | Refusal | Ping | Pong
 Tensors = dict[str, Tensor]
 
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])
@@ -31,10 +31,10 @@ class ByteStream(Protocol):
 
 def encode(message: Message, tensors: Sequence[Tensor] = ()) -> list[bytes | memoryview]:
     """The frame as chunks to write in order. The heads of `tensors` replace those that `message` lists."""
-    if not isinstance(message, Refusal):
+    if isinstance(message, PassRequest | PassAnswer):
         message = message.model_copy(update={"tensors": [tensor.head() for tensor in tensors]})
     elif tensors:
-        raise WireError("a refusal carries no tensors")
+        raise WireError(f"a {message.kind} carries no tensors")
     head = message.model_dump_json().encode()
     body_size = sum(byte_view(tensor.data).nbytes for tensor in tensors)
     _check_lengths(len(head), body_size)
@@ -98,4 +98,4 @@ def _cut(message: Message, body: memoryview) -> Tensors:
 
 
 def _heads(message: Message) -> list[TensorHead]:
-    return [] if isinstance(message, Refusal) else message.tensors
+    return message.tensors if isinstance(message, PassRequest | PassAnswer) else []

@@ -12,6 +12,8 @@ PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 0
 
 Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+PeerName = Annotated[str, Field(min_length=10, max_length=80, pattern=r"^[1-9A-HJ-NP-Za-km-z]+$")]
+"""A peer id as it is written: base58."""
 
 
 class NodeRecord(BaseModel):
@@ -21,7 +23,7 @@ class NodeRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
-    peer: Annotated[str, Field(min_length=10, max_length=80, pattern=r"^[1-9A-HJ-NP-Za-km-z]+$")]
+    peer: PeerName
     model: Hash
     tokenizer: Hash
     start: Annotated[int, Field(ge=0, le=10_000)]

@@ -9,17 +9,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from swarm.chain.answers import Answers
 from swarm.chain.drive import drive
-from swarm.chain.links import Links
 from swarm.chain.peers import PeerBook
 from swarm.chain.source import ChainSource, Shape
 from swarm.decode.decoder import Decoder
 from swarm.decode.settings import DecodeSettings
 from swarm.host.host import Answer, SpanHost
+from swarm.host.relay import Relay
 from swarm.host.server import serve_passes
 from swarm.ids import PeerId, RequestId, Span
 from swarm.model.weights import Checkpoint, load_span, open_checkpoint
+from swarm.net.links import Links
 from swarm.net.memory import MemoryNetwork
+from swarm.wire.frames import Message, Tensors
 from swarm.wire.messages import PassRequest
 from swarm.wire.records import NodeRecord
 from swarm.wire.tensors import Tensor
@@ -47,10 +50,10 @@ class TwistedHost(SpanHost):
     twist: Twist | None = None
     before: Callable[[PassRequest], None] | None = None
 
-    async def answer(self, request: PassRequest, tensors: dict[str, Tensor], caller: PeerId) -> Answer:
+    async def answer(self, request: PassRequest, tensors: dict[str, Tensor]) -> Answer:
         if self.before is not None:
             self.before(request)
-        answer = await super().answer(request, tensors, caller)
+        answer = await super().answer(request, tensors)
         return answer if self.twist is None else await self.twist(request, answer)
 
 
@@ -60,30 +63,40 @@ class Swarm:
     hosts: dict[str, TwistedHost]
     book: PeerBook
     links: Links
+    answers: Answers
+    relays: dict[str, Relay]
+    links_of: dict[str, Links]
+    me: str
     timeout_s: float = 5.0
 
     @classmethod
-    async def of(cls, **spans: str) -> "Swarm":
-        """`Swarm.of(A="0:3", B="3:6")`: nodes by name; the coordinator hosts nothing."""
+    async def of(cls, me: str = "me", **spans: str) -> "Swarm":
+        """`Swarm.of(A="0:3", B="3:6")`: nodes by name. The coordinator hosts nothing unless it is one of them."""
         network = MemoryNetwork()
         point = checkpoint()
-        hosts = {}
-        for name, text in spans.items():
-            span = Span.parse(text)
+        hosts, relays, links_of = {}, {}, {}
+        answers = Answers()
+        for name in {me: "", **spans}:
             node = network.node(peer(name))
-            host = TwistedHost(load_span(point, span, torch.float32), point.model_id, point.config.vocab_size)
-            await serve_passes(node, host)
-            await node.announce(record(name, span))
-            hosts[name] = host
-        me = network.node(peer("me"))
-        book = PeerBook(me, me.peer_id, point.model_id, point.tokenizer_id, "float32", point.config.n_parts)
+            links = links_of[name] = Links(node, answers.lost) if name == me else Links(node)
+            if name in spans:
+                span = Span.parse(spans[name])
+                host = TwistedHost(load_span(point, span, torch.float32), point.model_id, point.config.vocab_size)
+                relay = Relay(node.peer_id, host, links, answers.deliver if name == me else not_asked)
+                await serve_passes(node, relay)
+                await node.announce(record(name, span))
+                hosts[name], relays[name] = host, relay
+        node = network.nodes[peer(me)]
+        await answers.serve(node)
+        book = PeerBook(node, node.peer_id, point.model_id, point.tokenizer_id, "float32", point.config.n_parts)
         await book.refresh()
-        return cls(network, hosts, book, Links(me))
+        return cls(network, hosts, book, links_of[me], answers, relays, links_of, me)
 
     def source(self, request: str = "r") -> ChainSource:
         config = checkpoint().config
         shape = Shape(config.hidden_size, "float32", config.mask_id, config.vocab_size)
-        return ChainSource(RequestId(request), self.book, self.links, None, shape, self.timeout_s)
+        relay = self.relays.get(self.me)
+        return ChainSource(RequestId(request), self.book, self.links, self.answers, relay, shape, self.timeout_s)
 
     async def decode(self, settings: DecodeSettings, source: ChainSource | None = None) -> list[int]:
         config = checkpoint().config
@@ -94,11 +107,16 @@ class Swarm:
         return [int(token) for token in decoder.canvas]
 
     async def close(self) -> None:
-        await self.links.close()
+        for links in self.links_of.values():
+            await links.close()
         for node in list(self.network.nodes.values()):
             await node.close()
         for host in self.hosts.values():
             host.close()
+
+
+def not_asked(sender: PeerId, message: Message, tensors: Tensors) -> None:
+    raise AssertionError("this node coordinates nothing")
 
 
 def canvas() -> np.ndarray:

@@ -2,15 +2,17 @@
 
 import asyncio
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
 
-from swarm.errors import CoverageLost, LinkBroken
+from swarm.chain.answers import HopFailed
+from swarm.errors import BadAnswer, CacheMiss, CoverageLost, LinkBroken
 from swarm.host.host import Answer
-from swarm.ids import Span
+from swarm.ids import PeerId, Span
 from swarm.net.transport import Stream
-from swarm.wire.messages import PASS_PROTOCOL, PassRequest
+from swarm.wire.messages import PASS_PROTOCOL, PassRequest, RouteHop
 from swarm.wire.tensors import Tensor
 from tests.chain.swarm import Swarm, peer, record
 from tests.chain.test_exactness import SETTINGS
@@ -81,9 +83,11 @@ async def test_an_answer_to_another_step_is_not_used() -> None:
         return answer[0].model_copy(update={"step": request.step + 1}), answer[1]
 
     swarm.hosts["B"].twist = stale
+    swarm.timeout_s = 0.1
     with pytest.raises(CoverageLost):
         await swarm.decode(SETTINGS["greedy"])
-    assert "another pass" in swarm.book.state(peer("B")).last_error
+    assert "did not answer" in swarm.book.state(peer("B")).last_error
+    assert not swarm.book.state(peer("A")).failures
     await swarm.close()
 
 
@@ -119,28 +123,46 @@ async def test_a_peer_that_announces_what_it_does_not_serve(handler: object) -> 
 
 async def test_a_host_refuses_what_does_not_fit_and_goes_on() -> None:
     swarm = await Swarm.of(A="0:3", B="3:6")
-    config = swarm.hosts["A"]
-    from swarm.errors import BadAnswer
-
     good = {"ids": Tensor.of("ids", np.zeros((1, 4), np.int32))}
-    bad = [
-        ({"start": 0, "stop": 6}, good),
-        ({"start": 0, "stop": 3}, {}),
-        ({"start": 0, "stop": 3}, {"ids": Tensor.of("ids", np.full((1, 4), 512, np.int32))}),
-        ({"start": 0, "stop": 3}, {"ids": Tensor.of("ids", np.full((1, 4), -1, np.int32))}),
-        ({"start": 0, "stop": 3}, {"ids": Tensor.of("ids", np.zeros((3, 4), np.int32))}),
-        ({"start": 0, "stop": 3}, {"ids": Tensor.of("ids", np.zeros((1, 300), np.int32))}),
-        ({"start": 0, "stop": 3}, {"ids": Tensor.of("ids", np.zeros((1, 0), np.int32))}),
-        ({"start": 1, "stop": 3}, {"hidden": Tensor.of("hidden", np.zeros((1, 4, 63), np.float32))}),
-        ({"start": 1, "stop": 3}, {"hidden": Tensor.of("hidden", np.zeros((1, 0, 64), np.float32))}),
-        ({"start": 0, "stop": 3}, good | {"positions": Tensor.of("positions", np.zeros(1, np.int32))}),
+    hidden = {"start": 1, "stop": 3}
+    bad: list[tuple[dict[str, int], dict[str, Tensor]]] = [
+        ({"stop": 6}, good),
+        ({}, {}),
+        ({"columns": 5}, good),
+        ({"rows": 2}, good),
+        ({}, {"ids": Tensor.of("ids", np.full((1, 4), 512, np.int32))}),
+        ({}, {"ids": Tensor.of("ids", np.full((1, 4), -1, np.int32))}),
+        ({"columns": 300}, {"ids": Tensor.of("ids", np.zeros((1, 300), np.int32))}),
+        ({}, {"ids": Tensor.of("ids", np.zeros((1, 0), np.int32))}),
+        (hidden, {"hidden": Tensor.of("hidden", np.zeros((1, 4, 63), np.float32))}),
+        (hidden, {"hidden": Tensor.of("hidden", np.zeros((1, 4, 0), np.float32))}),
+        (hidden, {"hidden": Tensor.of("hidden", np.zeros((1, 4, 64), np.float16))}),
+        (hidden, {"hidden": Tensor.of("hidden", np.full((1, 4, 64), np.nan, np.float32))}),
+        (hidden, {}),
+        ({}, good | {"positions": Tensor.of("positions", np.zeros(1, np.int32))}),
+        ({"route": [RouteHop(peer=peer("B"), start=3, stop=6)]}, good),
     ]
-    for span, tensors in bad:
-        request = PassRequest(
-            request="x", step=0, attempt=0, model=swarm.book.model, budget_ms=1000, tensors=[], **span
-        )
-        with pytest.raises(BadAnswer, match="rejects"):
-            await swarm.links.call(peer("A"), request, tuple(tensors.values()), 5.0)
+    for changes, tensors in bad:
+        failed = await outcome(swarm, "A", changes, tensors)
+        assert isinstance(failed, HopFailed), (changes, failed)
+        assert isinstance(failed.reason, BadAnswer)
     assert len(await swarm.decode(SETTINGS["greedy"])) == 22
-    assert config.passes > 0
+    assert swarm.hosts["A"].passes > 0
     await swarm.close()
+
+
+async def outcome(swarm: Swarm, first: str, changes: dict[str, Any], tensors: dict[str, Tensor]) -> object:
+    """What comes of one pass that this node asks of a peer by hand."""
+    want = {
+        "request": "x", "step": 0, "attempt": 0, "model": swarm.book.model, "start": 0, "stop": 3, "rows": 1,
+        "columns": 4, "budget_ms": 2000, "reply_to": peer("me"), "session": "0" * 32,
+    }  # fmt: skip
+    request = PassRequest(**(want | changes))
+    # A peer accuses the one that pushed to it, which here is this node.
+    peers = (peer("me"), peer(first), *(PeerId(hop.peer) for hop in request.route))
+    with swarm.answers.expect(request.key, peers) as future:
+        await swarm.links.send(peer(first), PASS_PROTOCOL, request, list(tensors.values()))
+        try:
+            return await asyncio.wait_for(future, 5.0)
+        except (HopFailed, CacheMiss) as error:
+            return error

@@ -92,6 +92,7 @@ async def test_a_restarted_peer_is_called_over_a_fresh_stream() -> None:
         {"protocol_major": 2},
         {"tokenizer": "0" * 64},
         {"dtype": "bfloat16"},
+        {"quant": "int8"},
         {"state": "draining"},
         {"stop": 9},
     ],

@@ -56,7 +56,7 @@ async def test_frames_go_there_and_back(nodes: tuple[HivemindNode, HivemindNode]
     stream = await a.open(b.peer_id, PASS_PROTOCOL)
     assert stream.peer == b.peer_id
     hidden = np.arange(2**18, dtype=np.float32)
-    message = PassAnswer(request="r", step=1, attempt=0, compute_us=1)
+    message = PassAnswer(request="r", step=1, attempt=0, computed_us=[1])
     for _ in range(3):
         await write_frame(stream, message, [Tensor.of("hidden", hidden)])
         answer, tensors = await read_frame(stream)

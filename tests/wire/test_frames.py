@@ -6,14 +6,29 @@ from hypothesis import given
 
 from swarm.errors import LinkBroken, WireError
 from swarm.wire.frames import decode, encode, read_frame, write_frame
-from swarm.wire.messages import BODY_LIMIT, HEAD_LIMIT, PassAnswer, PassRequest, Refusal
+from swarm.wire.messages import BODY_LIMIT, HEAD_LIMIT, MAX_HOPS, PassAnswer, PassRequest, Ping, Pong, Refusal, RouteHop
 from swarm.wire.tensors import Tensor
 
 from .mutate import hundred_damaged, hundred_seeds, seeds
 
-REQUEST = PassRequest(request="r1", step=3, attempt=0, model="ab" * 32, start=0, stop=4, budget_ms=1000)
-ANSWER = PassAnswer(request="r1", step=3, attempt=0, compute_us=17)
-REFUSAL = Refusal(request="r1", code="overloaded", message="busy; try another peer")
+PEERS = ["Qm" + letter * 44 for letter in "ABC"]
+REQUEST = PassRequest(
+    request="r1",
+    step=3,
+    attempt=0,
+    model="ab" * 32,
+    start=0,
+    stop=4,
+    route=[RouteHop(peer=PEERS[1], start=4, stop=5), RouteHop(peer=PEERS[2], start=5, stop=9)],
+    reply_to=PEERS[0],
+    session="0f" * 16,
+    rows=2,
+    columns=6,
+    budget_ms=1000,
+    computed_us=[17],
+)
+ANSWER = PassAnswer(request="r1", step=3, attempt=0, computed_us=[17, 4])
+REFUSAL = Refusal(request="r1", step=3, attempt=0, peer=PEERS[1], code="overloaded", message="busy; try another peer")
 IDS = Tensor.of("ids", np.arange(12, dtype=np.int32).reshape(2, 6))
 HIDDEN = Tensor.raw("hidden", "bfloat16", (1, 3, 2), bytes(range(12)))
 
@@ -47,14 +62,17 @@ def framed(head: bytes, body: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("message", "tensors"), [(REQUEST, (IDS, HIDDEN)), (REQUEST, ()), (ANSWER, (HIDDEN,)), (REFUSAL, ())]
+    ("message", "tensors"),
+    [(REQUEST, (IDS, HIDDEN)), (REQUEST, ()), (ANSWER, (HIDDEN,)), (REFUSAL, ()), (Ping(), ()), (Pong(), ())],
 )
 async def test_a_frame_comes_back_as_it_was(message: PassRequest, tensors: tuple[Tensor, ...]) -> None:
     tape = Tape()
     await write_frame(tape, message, tensors)
     await write_frame(tape, REFUSAL)
     back, found = await read_frame(tape)
-    heads = {} if isinstance(message, Refusal) else {"tensors": [tensor.head() for tensor in tensors]}
+    heads = (
+        {} if not isinstance(message, PassRequest | PassAnswer) else {"tensors": [tensor.head() for tensor in tensors]}
+    )
     assert back == message.model_copy(update=heads)
     assert list(found) == [tensor.name for tensor in tensors]
     for tensor in tensors:
@@ -114,11 +132,32 @@ async def test_a_body_that_its_head_does_not_explain_is_not_read() -> None:
         REQUEST.model_dump_json().replace('"step":3', '"step":"3"'),
         REQUEST.model_dump_json().replace('"step":3', '"step":3,"more":1'),
         REQUEST.model_dump_json().replace('"step":3', '"step":true'),
+        REQUEST.model_dump_json().replace('"start":5', '"start":6'),
+        REQUEST.model_dump_json().replace('"start":4', '"start":3'),
+        REQUEST.model_dump_json().replace('"stop":9', '"stop":5'),
+        REQUEST.model_dump_json().replace('"session":"0f', '"session":"'),
+        REQUEST.model_dump_json().replace('"rows":2', '"rows":3'),
+        REQUEST.model_dump_json().replace(PEERS[0], "0" * 46),
+        REFUSAL.model_dump_json().replace(PEERS[1], "x"),
     ],
 )
 def test_a_head_outside_the_schema_is_refused(text: str) -> None:
     with pytest.raises(WireError, match="malformed message"):
         decode(text.encode(), b"")
+
+
+def test_a_route_has_an_end() -> None:
+    hops = [RouteHop(peer=PEERS[1], start=4 + n, stop=5 + n) for n in range(MAX_HOPS)]
+    longest = REQUEST.model_copy(update={"stop": 5, "route": hops[1:]}).model_dump_json()
+    assert len(longest) < HEAD_LIMIT
+    decode(longest.encode(), b"")
+    with pytest.raises(WireError, match="route"):
+        decode(REQUEST.model_copy(update={"route": hops}).model_dump_json().encode(), b"")
+
+
+def test_the_secret_of_a_session_is_not_shown() -> None:
+    assert REQUEST.session not in repr(REQUEST)
+    assert REQUEST.session not in str(REQUEST)
 
 
 def test_names_of_tensors_are_unique() -> None:
