@@ -60,7 +60,7 @@ def main() -> None:
             console.print(f"\n[bold]>[/] {body['chat']}")
             done = ask(nodes[0], body, console)
             same = same and done.token_ids == tokens
-            chain = " → ".join(f"…{peer[-8:]}" for peer in done.peers)
+            chain = ", ".join(f"…{peer[-8:]}" for peer in done.peers)
             verdict = "[green]same tokens as the lone process[/]" if done.token_ids == tokens else "[red]DIFFERENT[/]"
             console.print(
                 f"   {done.timings.steps} steps, {done.timings.passes} passes, {done.timings.decode_s:.2f} s, "
