@@ -1,28 +1,29 @@
-"""Client of the daemon's unix socket, sync and async. The command line speaks to the daemon through this alone.
+"""Client of the daemon's unix socket. The command line speaks to the daemon through this alone.
 
-Import it where it is used: httpx takes longer to load than `glossd --help` may.
+On the standard library's HTTP client, because `glossd status` would spend a third of its time on loading another one.
+`glossd.aio` has the twin for event loops.
 """
 
+import http.client
+import json
 import os
 import socket
-from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from glossd.api.schemas import PeerInfo, Status
 from glossd.events import EVENT, Done, Error, HaltedEvent, RequestEvent
 from swarm.errors import GlossError, NotRunning
 
-_CONNECT_S = 5.0
-_ADMIN_S = 15.0
+CONNECT_S = 5.0
+ADMIN_S = 15.0
 _DEADLINE_S = 300.0
 _SLACK_S = 10.0
-_PEERS = TypeAdapter(list[PeerInfo])
-_URL = "http://glossd"
+PEERS = TypeAdapter(list[PeerInfo])
 
 
 class Client:
@@ -36,22 +37,21 @@ class Client:
 
         A refusal comes as an error event too.
         """
-        with _speaking(self._path), self._http(_patience(body)) as http:
-            with http.stream("POST", "/api/prompt", json=dict(body)) as response:
-                if response.status_code != httpx.codes.OK:
-                    yield _refusal(response.status_code, response.read())
+        with self._asked("POST", "/api/prompt", patience(body), body) as response:
+            if response.status != http.client.OK:
+                yield refusal(response.status, response.read())
+                return
+            for line in response:
+                yield (event := parse_event(line))
+                if isinstance(event, Done | Error | HaltedEvent):
                     return
-                for line in response.iter_lines():
-                    yield (event := _event(line))
-                    if isinstance(event, Done | Error | HaltedEvent):
-                        return
-            raise httpx.ReadError("the stream ended early")
+            raise went_away(self._path)
 
     def status(self) -> Status:
         return Status.model_validate_json(self._admin("GET", "/api/status"))
 
     def peers(self) -> list[PeerInfo]:
-        return _PEERS.validate_json(self._admin("GET", "/api/peers"))
+        return PEERS.validate_json(self._admin("GET", "/api/peers"))
 
     def stop(self) -> None:
         """Ask the daemon to leave. It does so after this returns."""
@@ -60,109 +60,92 @@ class Client:
     def is_there(self) -> bool:
         """Whether somebody listens on the socket."""
         try:
-            _try_connect(self._path)
+            _connect(self._path).close()
         except OSError:
             return False
         return True
 
     def _admin(self, method: str, path: str) -> bytes:
-        with _speaking(self._path), self._http(_ADMIN_S) as http:
-            return _checked(http.request(method, path))
+        with self._asked(method, path, ADMIN_S) as response:
+            return checked(response.status, response.read())
 
-    def _http(self, read_s: float) -> httpx.Client:
-        transport = httpx.HTTPTransport(uds=str(self._path))
-        return httpx.Client(transport=transport, base_url=_URL, timeout=httpx.Timeout(read_s, connect=_CONNECT_S))
-
-
-class AsyncClient:
-    """`Client` for an event loop."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    async def events(self, body: Mapping[str, Any]) -> AsyncGenerator[RequestEvent, None]:
-        """As Client.events."""
-        with _speaking(self._path):
-            async with self._http(_patience(body)) as http:
-                async with http.stream("POST", "/api/prompt", json=dict(body)) as response:
-                    if response.status_code != httpx.codes.OK:
-                        yield _refusal(response.status_code, await response.aread())
-                        return
-                    async for line in response.aiter_lines():
-                        yield (event := _event(line))
-                        if isinstance(event, Done | Error | HaltedEvent):
-                            return
-                raise httpx.ReadError("the stream ended early")
-
-    async def status(self) -> Status:
-        return Status.model_validate_json(await self._admin("GET", "/api/status"))
-
-    async def peers(self) -> list[PeerInfo]:
-        return _PEERS.validate_json(await self._admin("GET", "/api/peers"))
-
-    async def stop(self) -> None:
-        """As Client.stop."""
-        await self._admin("POST", "/api/stop")
-
-    async def _admin(self, method: str, path: str) -> bytes:
-        with _speaking(self._path):
-            async with self._http(_ADMIN_S) as http:
-                return _checked(await http.request(method, path))
-
-    def _http(self, read_s: float) -> httpx.AsyncClient:
-        transport = httpx.AsyncHTTPTransport(uds=str(self._path))
-        return httpx.AsyncClient(transport=transport, base_url=_URL, timeout=httpx.Timeout(read_s, connect=_CONNECT_S))
+    @contextmanager
+    def _asked(
+        self, method: str, path: str, patience_s: float, body: Mapping[str, Any] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The response to one request. Failures of the connection are told as what they mean to a user."""
+        with closing(_Connection(open_socket(self._path), patience_s)) as connection:
+            try:
+                content = None if body is None else json.dumps(dict(body))
+                connection.request(method, path, content, {"Content-Type": "application/json"} if content else {})
+                yield connection.getresponse()
+            except TimeoutError:
+                raise stopped_answering(self._path) from None
+            except (OSError, http.client.HTTPException):
+                raise went_away(self._path) from None
 
 
-def _try_connect(path: Path) -> None:
-    """Raises OSError."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(_CONNECT_S)
-        probe.connect(os.fspath(path))
+class _Connection(http.client.HTTPConnection):
+    """A connection over a socket that is open already; `patience_s` is the longest wait for bytes."""
+
+    def __init__(self, opened: socket.socket, patience_s: float) -> None:
+        super().__init__("glossd")
+        opened.settimeout(patience_s)
+        self.sock = opened
 
 
-@contextmanager
-def _speaking(path: Path) -> Iterator[None]:
-    """Failures of the connection, told as what they mean to a user."""
+def open_socket(path: Path) -> socket.socket:
+    """Raises NotRunning."""
     try:
-        _try_connect(path)  # httpx would leave a socket open where it cannot connect
-        yield
+        return _connect(path)
     except PermissionError:
         raise NotRunning(f"{path} belongs to another user's daemon; start your own with `glossd run`") from None
-    except (OSError, httpx.ConnectError, httpx.ConnectTimeout):
+    except OSError:
         raise NotRunning(f"no daemon answers on {path}; start one with `glossd run`") from None
-    except httpx.TimeoutException:
-        raise NotRunning(f"the daemon on {path} has stopped answering; end its process and `glossd run`") from None
-    except httpx.TransportError:
-        raise NotRunning(f"the daemon on {path} went away in the middle; start it again with `glossd run`") from None
 
 
-def _patience(body: Mapping[str, Any]) -> float:
-    """How long a line may take: the daemon keeps the deadline itself, unless it is frozen."""
+def _connect(path: Path) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX)
+    try:
+        opened.settimeout(CONNECT_S)
+        opened.connect(os.fspath(path))
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def stopped_answering(path: Path) -> NotRunning:
+    return NotRunning(f"the daemon on {path} has stopped answering; end its process and `glossd run`")
+
+
+def went_away(path: Path) -> NotRunning:
+    return NotRunning(f"the daemon on {path} went away in the middle; start it again with `glossd run`")
+
+
+def patience(body: Mapping[str, Any]) -> float:
+    """Seconds that a line may take: the daemon keeps the deadline itself, unless it is frozen."""
     deadline_s = body.get("deadline_s")
     return (deadline_s if isinstance(deadline_s, int | float) else _DEADLINE_S) + _SLACK_S
 
 
-def _event(line: str | bytes) -> RequestEvent:
+def parse_event(line: str | bytes) -> RequestEvent:
     try:
         return EVENT.validate_json(line)
     except ValidationError:
         raise GlossError("the daemon answers in another version's words; restart it with `glossd stop`") from None
 
 
-def _refusal(status: int, body: bytes) -> RequestEvent:
-    return _event(_checked_text(status, body))
-
-
-def _checked_text(status: int, body: bytes) -> bytes:
+def refusal(status: int, body: bytes) -> RequestEvent:
     """Errors of our routes are JSON; the server's own (too many connections) are not."""
     if body.startswith(b"{"):
-        return body
+        return parse_event(body)
     raise GlossError(f"the daemon refused with HTTP {status} {body[:100].decode(errors='replace')!r}; try again")
 
 
-def _checked(response: httpx.Response) -> bytes:
-    if response.is_success:
-        return response.content
-    refusal = _refusal(response.status_code, response.content)
-    raise GlossError(refusal.message if isinstance(refusal, Error) else f"HTTP {response.status_code}")
+def checked(status: int, body: bytes) -> bytes:
+    """`body` of a success. Raises GlossError for everything else."""
+    if 200 <= status < 300:
+        return body
+    refused = refusal(status, body)
+    raise GlossError(refused.message if isinstance(refused, Error) else f"HTTP {status}")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from glossd.aio import AsyncClient
 from glossd.api.app import build_app
 from glossd.api.serve import LocalServers
-from glossd.client import AsyncClient, Client
+from glossd.client import Client
 from glossd.events import Error
 from swarm.errors import GlossError, NotRunning, Overloaded
 from tests.fakes import GOOD, PEER, FakeService
@@ -90,3 +91,5 @@ async def test_a_daemon_that_dies_or_babbles(
         with pytest.raises(error, match=words):
             async for _ in AsyncClient(tmp_path / "s").events({"chat": "x"}):
                 pass
+        with pytest.raises(error, match=words):
+            await asyncio.to_thread(lambda: list(Client(tmp_path / "s").events({"chat": "x"})))
