@@ -6,8 +6,11 @@ Called by the daemon. Tests mostly use `swarm.net.memory` instead.
 
 import asyncio
 import importlib
+import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from swarm.errors import DialFailed, StartError
@@ -49,8 +52,7 @@ class HivemindNode:
             _check_tcp(address)
         for address in join:
             _check_peer(address, identity.peer_id)
-        p2pd_room = await asyncio.to_thread(importlib.import_module, "swarm.net.p2pd")
-        dht_room = await asyncio.to_thread(importlib.import_module, "swarm.net.dht")
+        p2pd_room, dht_room = await asyncio.to_thread(_import_rooms)
         p2pd: P2pd = await p2pd_room.P2pd.start(identity, host_maddrs, announce_maddrs, join)
         try:
             directory = await dht_room.DhtDirectory.start(p2pd.host, identity, join)
@@ -92,6 +94,16 @@ class HivemindNode:
                 await self._directory.close()
             finally:
                 await self._p2pd.close()
+
+
+def _import_rooms() -> tuple[ModuleType, ModuleType]:
+    """`p2pd` and `dht`. hivemind's `__init__` would load its averaging, optimisers and SciPy too, 40 MB that no node
+    uses, so the package is known by its place alone while they are imported."""
+    if "hivemind" not in sys.modules and (spec := importlib.util.find_spec("hivemind")) is not None:
+        package = ModuleType("hivemind")
+        package.__spec__, package.__path__ = spec, list(spec.submodule_search_locations or ())
+        sys.modules["hivemind"] = package
+    return importlib.import_module("swarm.net.p2pd"), importlib.import_module("swarm.net.dht")
 
 
 def _check_tcp(address: str) -> None:
