@@ -83,6 +83,23 @@ class Timings(_Event):
     tokens_per_s: float
 
 
+class Pipeline(_Event):
+    """What a displaced patch pipeline did; see `Telemetry` (swarm.decode.patches) and `Travel` (swarm.chain.pipeline).
+
+    `agreement` and `drift` are means over the refreshes, None without one.
+    """
+
+    loops: int
+    synchronous: int
+    displaced: int
+    lost: int
+    staleness: int
+    agreement: float | None
+    drift: float | None
+    travel_s: float
+    masked_s: float
+
+
 class Done(_Event):
     """`gaps` are the texts that filled a template's gaps, in order; empty for prompts."""
 
@@ -95,6 +112,7 @@ class Done(_Event):
     usage: Usage
     timings: Timings
     peers: tuple[str, ...]
+    pipeline: Pipeline | None = None
 
 
 class Error(_Event):

@@ -17,9 +17,11 @@ from glossd.observe import Log, Metrics
 from glossd.resolve import resolve
 from glossd.tasks import Resolved, Task
 from swarm.chain.drive import drive
+from swarm.chain.pipeline import Travel, drive_patches
 from swarm.chain.source import ChainSource
 from swarm.decode.decoder import Decoder
 from swarm.decode.events import Finished, Stepped
+from swarm.decode.patches import PatchDecoder
 from swarm.errors import DeadlineExceeded, GlossError, Halted, Overloaded
 from swarm.ids import PeerId, RequestId
 
@@ -160,19 +162,20 @@ class Requests:
 
     async def _decode(self, running: Running) -> None:
         config, resolved = self._model.checkpoint.config, running.resolved
-        decoder = Decoder(
-            np.array(resolved.canvas, np.int32),
-            resolved.settings,
-            config.mask_id,
-            config.eos_id,
-            int(config.logit_shift),
-        )
+        start = np.array(resolved.canvas, np.int32), resolved.settings, config.mask_id, config.eos_id
+        kind = PatchDecoder if resolved.settings.is_displaced else Decoder
+        decoder = kind(*start, int(config.logit_shift))
         text = CanvasText(resolved, self._model.tokenizer.decode, config.mask_id, config.eos_id)
         source = self._new_source(RequestId(running.id))
         began = time.monotonic()
         await running.put(self._plan(running, decoder, text, source))
         found = 0
-        async for event in drive(decoder, source, self._halted):
+        travel = Travel()
+        if isinstance(decoder, PatchDecoder):
+            steps = drive_patches(decoder, source, self._halted, travel)
+        else:
+            steps = drive(decoder, source, self._halted)
+        async for event in steps:
             seconds = max(time.monotonic() - began, 1e-9)
             if isinstance(event, Stepped):
                 found += len(event.committed)
@@ -183,7 +186,8 @@ class Requests:
             if new := text.grown(decoder.canvas, finished=finished):
                 await running.put(events.Text(text=new))
             if isinstance(event, Finished):
-                await running.put(self._done(running, event, decoder, text, source, began))
+                done = self._done(running, event, decoder, text, source, began)
+                await running.put(done.model_copy(update={"pipeline": _pipeline(decoder, travel)}))
 
     def _plan(self, running: Running, decoder: Decoder, text: CanvasText, source: ChainSource) -> events.Plan:
         return events.Plan(
@@ -243,6 +247,23 @@ class Requests:
 
     def _hops(self, source: ChainSource) -> tuple[events.Hop, ...]:
         return tuple(events.Hop(peer=hop.peer, span=str(hop.span), local=hop.peer == self._me) for hop in source.chain)
+
+
+def _pipeline(decoder: Decoder, travel: Travel) -> events.Pipeline | None:
+    if not isinstance(decoder, PatchDecoder):
+        return None
+    seen = decoder.telemetry
+    return events.Pipeline(
+        loops=seen.loops,
+        synchronous=seen.synchronous,
+        displaced=seen.displaced,
+        lost=seen.lost,
+        staleness=seen.staleness,
+        agreement=float(np.mean(seen.agreement)) if seen.agreement else None,
+        drift=float(np.mean(seen.drift)) if seen.drift else None,
+        travel_s=travel.total_s,
+        masked_s=travel.masked_s,
+    )
 
 
 def _leaving() -> Overloaded:

@@ -35,6 +35,8 @@ class Overrides:
     suppress_eos_confidence: bool | None = None
     cache: str | None = None
     refresh_steps: int | None = None
+    patches: int | None = None
+    staleness: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ GlossError
 │   ├── PassTimeout       the peer did not answer in time
 │   ├── LinkBroken        the connection ended in the middle of an answer
 │   ├── PeerRefused       the peer said no (busy, draining, other model)
-│   └── BadAnswer         the answer fails its checks
+│   ├── BadAnswer         the answer fails its checks
+│   └── PipelineLost      a pass of a patch pipeline failed (the driver goes on with a synchronous step)
 └── WireError             bytes that do not decode                               http 400
 
 `code` is what crosses sockets and wires; `exit_code`, `http_status` and `retryable` are read from the class.
@@ -142,6 +143,10 @@ class PeerRefused(PassFailed):
 
 class BadAnswer(PassFailed):
     code = "bad_answer"
+
+
+class PipelineLost(PassFailed):
+    code = "pipeline_lost"
 
 
 class WireError(GlossError):

@@ -84,6 +84,8 @@ class _Decoding(_Body):
     alg_temp: float | None = None
     cache: Cache | None = None
     refresh_steps: _Count | None = None
+    patches: int | None = None
+    staleness: int | None = None
 
     def overrides(self, seed: int | None, temperature: float | None) -> Overrides:
         """Raises BadRequest."""

@@ -22,7 +22,16 @@ from swarm.chain.answers import Answers, HopFailed
 from swarm.chain.checks import rows_from
 from swarm.chain.peers import PeerBook
 from swarm.decode.events import Work
-from swarm.errors import BadAnswer, CacheMiss, CoverageLost, GlossError, PassFailed, PassTimeout, PeerRefused
+from swarm.errors import (
+    BadAnswer,
+    CacheMiss,
+    CoverageLost,
+    GlossError,
+    PassFailed,
+    PassTimeout,
+    PeerRefused,
+    PipelineLost,
+)
 from swarm.host.relay import Relay
 from swarm.ids import PeerId, RequestId
 from swarm.mixture.rows import ScoreRows
@@ -109,7 +118,8 @@ class ChainSource:
         return self._chain
 
     async def score(self, work: Work) -> ScoreRows:
-        """Raises CoverageLost when no chain is left, PassFailed after MAX_ATTEMPTS."""
+        """Raises CoverageLost when no chain is left, PassFailed after MAX_ATTEMPTS; displaced work raises PipelineLost
+        when it fails the first time."""
         serials = itertools.count()
         for attempt in range(MAX_ATTEMPTS):
             chain = await self._chain_or_news()
@@ -129,6 +139,8 @@ class ChainSource:
                     failed = silent.reason
                     await self._leave_out(silent)
             self.counts.replays += 1
+            if work.displaced:
+                raise PipelineLost(f"a pass of the pipeline failed: {failed}")
         raise failed
 
     async def _scored(self, chain: tuple[Hop, ...], work: Work, serials: Iterator[int]) -> ScoreRows:
@@ -137,6 +149,8 @@ class ChainSource:
             return await self._pass(chain, _Pass(work, next(serials), work.ids))
         here = (chain, work.epoch.number)
         if self._primed != here:
+            if work.displaced:
+                raise CacheMiss("the chain has changed since the pipeline began")
             rows = await self._pass(chain, _Pass(work, next(serials), work.epoch.snapshot, primes=True))
             self._primed = here
             if work.step == work.epoch.first_step:

@@ -53,11 +53,7 @@ class Decoder:
         """The pass to run next; empty when the request is finished."""
         if self._finished is not None:
             return []
-        ids = self.canvas[None, :]
-        if self.settings.cfg_scale > 0:
-            unconditional = np.where(self._given, self._mask_id, self.canvas)
-            ids = np.stack((self.canvas, unconditional))
-        ids = ids.astype(np.int32)
+        ids = self._ids()
         epoch = self._epochs.at(self._block, self._current, self._step_in_block, self.step, ids)
         return [Work(self.step, ids, self._open_positions(), self.settings.cfg_scale, epoch)]
 
@@ -79,6 +75,13 @@ class Decoder:
         self._advance()
         return [stepped] if self._finished is None else [stepped, self._finished]
 
+    def _ids(self) -> npt.NDArray[np.int32]:
+        """The canvas rows of a pass, int32 [rows, length]: with guidance, the second has the given tokens masked."""
+        if self.settings.cfg_scale == 0:
+            return self.canvas[None, :].astype(np.int32)
+        unconditional = np.where(self._given, self._mask_id, self.canvas)
+        return np.stack((self.canvas, unconditional)).astype(np.int32)
+
     def _open_positions(self) -> npt.NDArray[np.int32]:
         block = self._current
         masked = np.flatnonzero(self.canvas[block.start : block.stop] == self._mask_id) + block.start
@@ -91,6 +94,12 @@ class Decoder:
     def _advance(self) -> None:
         self.step += 1
         self._step_in_block += 1
+        self._close_blocks()
+        if self._finished is None:
+            self._skip_idle()
+
+    def _close_blocks(self) -> None:
+        """Go on to the first block with an open position; finish when there is none, or the answer has ended."""
         while self._block < len(self.blocks) and len(self._open_positions()) == 0:
             self._block += 1
             self._step_in_block = 0
@@ -98,8 +107,6 @@ class Decoder:
             self._finished = Finished("stop" if self._answer_end() is not None else "length", self.step)
         elif self.settings.stop_at_eos and self._answer_end() is not None:
             self._finished = Finished("stop", self.step)
-        else:
-            self._skip_idle()
 
     def _skip_idle(self) -> None:
         """Steps that fix nothing keep their number, and so their noise, but need no pass."""

@@ -27,6 +27,8 @@ class Work:
     ids: int32 [rows, length]; one row, or two under classifier-free guidance (conditional, then unconditional).
     positions: int32 [P], the masked positions to score, ascending.
     epoch: the cache to use, None to compute every position.
+    displaced: the cache also holds what other passes of the epoch made, in an order that cannot be repeated; when the
+    pass fails it is not run again.
     The answer is one set of score rows; with two rows the head composes them by `cfg_scale`.
     """
 
@@ -35,6 +37,7 @@ class Work:
     positions: npt.NDArray[np.int32]
     cfg_scale: float
     epoch: Epoch | None = None
+    displaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

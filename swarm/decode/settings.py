@@ -5,6 +5,9 @@ from enum import StrEnum
 
 from swarm.errors import BadRequest
 
+MAX_PATCHES = 64
+MAX_STALENESS = 3
+
 
 class Commit(StrEnum):
     """Which scored positions of a step are fixed. See `commit.py`."""
@@ -45,7 +48,9 @@ class DecodeSettings:
     logits = un + (cfg_scale + 1) * (cond - un). `stop_at_eos` ends when an end token and everything before it are
     committed. `suppress_eos` never predicts it; `suppress_eos_confidence` predicts it but fixes it last.
     `cache` keeps keys and values of the other positions, made anew for each block and after every `refresh_steps` steps
-    (None: never within a block); see `epochs.py` for what that costs in exactness.
+    (None: never within a block); see `epochs.py` for what that costs in exactness. `patches` > 1 sends the masked
+    positions of a block in so many patches, one behind the other, whose keys and values of each other may be
+    `staleness` rounds old; see `patches.py`.
     """
 
     seed: int = 0
@@ -65,6 +70,8 @@ class DecodeSettings:
     suppress_eos_confidence: bool = False
     cache: Cache = Cache.NONE
     refresh_steps: int | None = None
+    patches: int = 1
+    staleness: int = 1
 
     def __post_init__(self) -> None:
         for field, fine, want in (
@@ -78,10 +85,16 @@ class DecodeSettings:
             ("top_p", 0 < self.top_p <= 1, "a probability above 0 and up to 1"),
             ("top_k", 0 <= self.top_k < 2**31, "a whole number, 0 for off"),
             ("refresh_steps", self.refresh_steps is None or self.refresh_steps >= 1, "at least 1"),
+            ("patches", 1 <= self.patches <= MAX_PATCHES, f"from 1 to {MAX_PATCHES}"),
+            ("staleness", 0 <= self.staleness <= MAX_STALENESS, f"from 0 (synchronous) to {MAX_STALENESS}"),
             ("alg_temp", 0 <= self.alg_temp <= 100, "a number from 0 to 100"),
         ):
             if not fine:
                 raise BadRequest(f"{field} is {getattr(self, field)}; it must be {want}", field)
+
+    @property
+    def is_displaced(self) -> bool:
+        return self.patches > 1 and self.staleness > 0
 
     @property
     def compares_confidences(self) -> bool:
@@ -109,4 +122,8 @@ class DecodeSettings:
                 f"commit '{self.commit}' needs confidences, which order '{self.order}' does not give; "
                 "take commit 'quota' or 'timesteps'",
                 "order",
+            )
+        if self.is_displaced and (self.commit is not Commit.THRESHOLD or self.cache is not Cache.DUAL):
+            raise BadRequest(
+                "patches are decoded with commit 'threshold' and cache 'dual'; take those, or patches 1", "patches"
             )
