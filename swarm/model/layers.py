@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from swarm.model.batch import Segment
 from swarm.model.config import ModelConfig
 
-LEAST_LINES = 4
+SHARED_OUT_ABOVE = 32768
+"""Elements up to which torch works on one thread (its grain size)."""
 
 
 class RMSNorm(nn.Module):
@@ -29,19 +30,6 @@ class RMSNorm(nn.Module):
         wide = x.float()
         normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return self.weight * normed.to(x.dtype)
-
-
-class Linear(nn.Linear):
-    """A linear layer whose lines do not depend on how many there are.
-
-    Matrix libraries take another kernel, with other rounding, for fewer than LEAST_LINES lines; padding avoids it. So a
-    pass gives the same bits alone and joined with others (checked on x86 in float32; see `tests/host/test_batcher.py`).
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        if len(x) >= LEAST_LINES or x.ndim != 2:
-            return super().forward(x)
-        return super().forward(F.pad(x, (0, 0, 0, LEAST_LINES - len(x))))[: len(x)]
 
 
 def rope_tables(length: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -67,10 +55,10 @@ class Attention(nn.Module):
         kv_size = config.n_kv_heads * config.head_dim
         self.head_dim = config.head_dim
         self.groups = config.n_heads // config.n_kv_heads
-        self.q_proj = Linear(config.hidden_size, config.hidden_size, bias=config.qkv_bias)
-        self.k_proj = Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
-        self.v_proj = Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
-        self.o_proj = Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(config.hidden_size, kv_size, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, part: int, segments: Sequence[Segment]) -> Tensor:
         """x: [N, hidden], the lines of all segments; cos, sin: [N, 1, head_dim] of the same lines."""
@@ -92,17 +80,29 @@ class Attention(nn.Module):
         return mixed.transpose(1, 2).reshape(segment.size, -1)
 
 
+def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x) of [N, size], the same bits for a line on any number of threads.
+
+    torch shares out larger tensors among threads and rounds the ends of the shares with another exponential. Pieces
+    below its limit stay whole; they take microseconds beside the products around them.
+    """
+    lines = SHARED_OUT_ABOVE // x.shape[-1]
+    if x.is_cpu and torch.get_num_threads() > 1 and len(x) > lines > 0:
+        return torch.cat([F.silu(piece) for piece in torch.split(x, lines)])
+    return F.silu(x)
+
+
 class MLP(nn.Module):
     """down(silu(gate(x)) * up(x)) (Shazeer, 2020)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+        return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):

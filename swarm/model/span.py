@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from swarm.ids import Span
 from swarm.model.batch import Segment, flat_positions
 from swarm.model.config import ModelConfig
-from swarm.model.layers import Layer, Linear, RMSNorm, rope_tables
+from swarm.model.layers import Layer, RMSNorm, rope_tables
 
 TABLE_LENGTH = 4096
 """Positions that the rotary tables cover at first; a model may allow many times more than most requests need."""
@@ -31,7 +31,7 @@ class Head(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.out = Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.out = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.out(self.norm(hidden))  # type: ignore[no-any-return]

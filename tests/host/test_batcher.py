@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -37,10 +38,22 @@ def same(a: object, b: object) -> bool:
     return all(np.array_equal(getattr(a, f), getattr(b, f)) for f in ("positions", "ids", "log_probs", "log_tail"))
 
 
-def test_joined_passes_give_the_bits_of_lone_ones(module: SpanModule) -> None:
-    jobs = [job(length, salt, rows) for salt, (length, rows) in enumerate([(48, 1), (17, 2), (64, 1), (5, 1), (48, 1)])]
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_passes_give_the_same_bits_joined_and_alone_on_any_number_of_threads(
+    module: SpanModule, threads: Callable[[int], None]
+) -> None:
+    shapes = [(48, 1), (17, 2), (64, 1), *((length, 1) for length in range(2, 17)), (48, 1)]
+    jobs = [job(length, salt, rows) for salt, (length, rows) in enumerate(shapes)]
     alone = [run_jobs(module, WHOLE, [one])[0] for one in jobs]
-    assert all(same(a, b) for a, b in zip(run_jobs(module, WHOLE, jobs), alone, strict=True))
+    for count in (1, 2):
+        threads(count)
+        assert all(same(a, b) for a, b in zip(run_jobs(module, WHOLE, jobs), alone, strict=True))
 
 
 def test_joined_cached_passes_give_the_bits_of_lone_ones(module: SpanModule) -> None:
