@@ -17,22 +17,22 @@ def rows_from(tensors: dict[str, Tensor], work: Work, mask_id: int, n_tokens: in
     """The score rows of a head's answer, if they are what a head can say of `work`."""
     count = len(work.positions)
     k = min(TOP_K, n_tokens - (mask_id < n_tokens))
-    want = {"ids": ("int32", (count, k)), "log_probs": ("float32", (count, k)), "log_tail": ("float32", (count,))}
-    found = {name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()}
+    want = {"ids": ("integers", (count, k)), "log_probs": ("float32", (count, k)), "log_tail": ("float32", (count,))}
+    found = {name: ("integers" if t.is_integer else t.dtype, t.shape) for name, t in tensors.items()}
     if found != want:
         raise BadAnswer(f"wanted score rows {want}, got {found}")
-    ids, log_probs, log_tail = (tensors[name].array() for name in ("ids", "log_probs", "log_tail"))
+    ids, log_probs, log_tail = tensors["ids"].as_int32(), tensors["log_probs"].array(), tensors["log_tail"].array()
     if not np.isfinite(log_probs).all() or np.isnan(log_tail).any():
         raise BadAnswer("score rows are not finite")
     if ids.min() < 0 or ids.max() >= n_tokens or (ids == mask_id).any():
         raise BadAnswer("score rows name a token that does not exist or the mask")
-    if (np.diff(log_probs, axis=1) > 0).any():
+    if (log_probs[:, 1:] > log_probs[:, :-1]).any():
         raise BadAnswer("score rows are not in order")
     ordered = np.sort(ids, axis=1)
     if (ordered[:, 1:] == ordered[:, :-1]).any():
         raise BadAnswer("score rows name a token twice")
     with np.errstate(over="ignore"):
-        mass = np.exp(log_probs.astype(np.float64)).sum(axis=1) + np.exp(log_tail.astype(np.float64))
+        mass = np.exp(log_probs).sum(axis=1) + np.exp(log_tail)
     if (np.abs(mass - 1) > NORMALISATION_ERROR).any():
         raise BadAnswer("score rows are not normalised")
     return ScoreRows(work.positions, ids, log_probs, log_tail)

@@ -291,5 +291,5 @@ class _Pass:
         return len(hop.span) * self.ids.size
 
     def tensors(self) -> tuple[Tensor, ...]:
-        ids, positions = Tensor.of("ids", self.ids), Tensor.of("positions", self.work.positions)
-        return (ids, positions) if self.active is None else (ids, Tensor.of("active", self.active), positions)
+        ids, positions = Tensor.integers("ids", self.ids), Tensor.integers("positions", self.work.positions)
+        return (ids, positions) if self.active is None else (ids, Tensor.integers("active", self.active), positions)

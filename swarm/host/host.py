@@ -93,13 +93,14 @@ class SpanHost:
         return Job(x, head, None if active is None else torch.from_numpy(active.astype(np.int64)), cache)
 
     def _input(self, request: PassRequest, tensors: dict[str, Tensor]) -> torch.Tensor:
-        name, dtype = ("ids", "int32") if request.start == 0 else ("hidden", _NAMES[self._module.dtype])
+        name, dtype = ("ids", "integers") if request.start == 0 else ("hidden", _NAMES[self._module.dtype])
         found = tensors.get(name)
-        if found is None or found.dtype != dtype or len(found.shape) != (2 if name == "ids" else 3):
+        fits = found is not None and (found.is_integer if name == "ids" else found.dtype == dtype)
+        if found is None or not fits or len(found.shape) != (2 if name == "ids" else 3):
             raise BadRequest(f"parts {request.start}:{request.stop} need a tensor {name} of {dtype}", "tensors")
         if 0 in found.shape or found.shape[:2] != (request.rows, request.columns):
             raise BadRequest(f"{name} of shape {list(found.shape)} is not {request.rows}x{request.columns}", "tensors")
-        return torch.from_numpy(found.array().astype(np.int64)) if name == "ids" else _to_torch(found)
+        return torch.from_numpy(found.as_int32().astype(np.int64)) if name == "ids" else _to_torch(found)
 
     def _cache_bytes(self, request: PassRequest, cache: Cache) -> int:
         config = self._module.config
@@ -119,9 +120,9 @@ def _indices(tensors: dict[str, Tensor], name: str) -> "np.ndarray[tuple[int, ..
     found = tensors.get(name)
     if found is None:
         return None
-    if found.dtype != "int32" or len(found.shape) != 1:
-        raise BadRequest(f"{name} must be a row of int32", name)
-    return found.array()
+    if not found.is_integer or len(found.shape) != 1:
+        raise BadRequest(f"{name} must be a row of integers", name)
+    return found.as_int32()
 
 
 def _to_torch(tensor: Tensor) -> torch.Tensor:
@@ -134,4 +135,8 @@ def _from_torch(name: str, tensor: torch.Tensor) -> Tensor:
 
 
 def _from_rows(rows: ScoreRows) -> tuple[Tensor, ...]:
-    return Tensor.of("ids", rows.ids), Tensor.of("log_probs", rows.log_probs), Tensor.of("log_tail", rows.log_tail)
+    return (
+        Tensor.integers("ids", rows.ids),
+        Tensor.of("log_probs", rows.log_probs),
+        Tensor.of("log_tail", rows.log_tail),
+    )

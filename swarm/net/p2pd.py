@@ -187,6 +187,8 @@ class _SocketStream:
 
     async def write(self, *chunks: bytes | memoryview) -> None:
         try:
+            if sum(memoryview(chunk).nbytes for chunk in chunks) <= _PIECE_BYTES:
+                chunks = (b"".join(chunks),)  # one write costs less than several and a copy saved
             for chunk in chunks:
                 view = memoryview(chunk)
                 # In pieces, so that no more than one piece beyond the socket's window is copied into a buffer.

@@ -11,7 +11,17 @@ from typing import Annotated, Protocol
 from pydantic import Field, TypeAdapter, ValidationError
 
 from swarm.errors import WireError
-from swarm.wire.messages import BODY_LIMIT, HEAD_LIMIT, PassAnswer, PassRequest, Ping, Pong, Refusal, TensorHead
+from swarm.wire.messages import (
+    BODY_LIMIT,
+    HEAD_LIMIT,
+    MAX_TENSORS,
+    PassAnswer,
+    PassRequest,
+    Ping,
+    Pong,
+    Refusal,
+    TensorHead,
+)
 from swarm.wire.tensors import Tensor, byte_view, size_bytes
 
 Message = PassRequest | PassAnswer | Refusal | Ping | Pong
@@ -37,9 +47,9 @@ def encode(message: Message, tensors: Sequence[Tensor] = ()) -> list[bytes | mem
         raise WireError(f"a {message.kind} carries no tensors")
     head = message.model_dump_json().encode()
     body_size = sum(byte_view(tensor.data).nbytes for tensor in tensors)
+    # What the peer would refuse must not leave this node. The message's own fields were checked when it was made.
     _check_lengths(len(head), body_size)
-    # Decoding our own head costs microseconds and keeps what the peer would refuse from leaving this node.
-    _decode_head(head, body_size)
+    _check_heads(_heads(message), body_size)
     return [_PREFIX.pack(len(head), body_size) + head, *(tensor.data for tensor in tensors)]
 
 
@@ -79,13 +89,18 @@ def _decode_head(head: bytes, body_size: int) -> Message:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise WireError(f"malformed message: {error.error_count()} errors, first {first['msg']} at {place}") from None
-    heads = _heads(message)
+    _check_heads(_heads(message), body_size)
+    return message
+
+
+def _check_heads(heads: Sequence[TensorHead], body_size: int) -> None:
+    if len(heads) > MAX_TENSORS:
+        raise WireError(f"{len(heads)} tensors in one message; at most {MAX_TENSORS} travel together")
     if len({head.name for head in heads}) != len(heads):
         raise WireError("two tensors of a message have the same name")
     listed = sum(size_bytes(head.dtype, head.shape) for head in heads)
     if listed != body_size:
         raise WireError(f"the tensors of a message take {listed} bytes but its body has {body_size}")
-    return message
 
 
 def _cut(message: Message, body: memoryview) -> Tensors:

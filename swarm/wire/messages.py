@@ -17,10 +17,13 @@ from swarm.wire.records import Hash, PeerName
 PASS_PROTOCOL = "/glossd/1/pass"  # noqa: S105 (no password)
 ANSWER_PROTOCOL = "/glossd/1/answer"
 MAX_HOPS = 64
+MAX_TENSORS = 4
 HEAD_LIMIT = 16 * 1024
 BODY_LIMIT = 64 * 1024 * 1024
 
-DType = Literal["int32", "float32", "float16", "bfloat16"]
+DType = Literal["uint16", "uint24", "int32", "float32", "float16", "bfloat16"]
+"""uint24 is three bytes. Integers travel in the narrowest type that holds them."""
+
 PassKey = tuple[str, int, int]
 """Request, step and attempt: no two passes of a coordinator have the same."""
 
@@ -60,8 +63,8 @@ class RouteHop(_Message):
 class PassRequest(_Message):
     """Run parts start:stop of `model` over [rows, columns] positions, then push to the first hop of `route`.
 
-    Tensors: `ids` int32 [rows, columns] when start is 0, else `hidden` [rows, columns, hidden size]; `active` int32
-    [columns] in a pass over some positions of a canvas; `positions` int32 [P], which the head will score.
+    Tensors: `ids`, integers [rows, columns], when start is 0, else `hidden` [rows, columns, hidden size]; `active`,
+    integers [columns], in a pass over some positions of a canvas; `positions`, integers [P], which the head will score.
     `reply_to` is the coordinator. `session` is its secret for this request: who does not know it can neither read nor
     replace what a span keeps for the request. `computed_us` are the forwards of the hops before.
     """
@@ -82,7 +85,7 @@ class PassRequest(_Message):
     epoch: Epoch | None = None
     budget_ms: Annotated[int, Field(ge=1, le=600_000)]
     computed_us: Computed = Field(default_factory=list)
-    tensors: Annotated[list[TensorHead], Field(max_length=4)] = Field(default_factory=list)
+    tensors: Annotated[list[TensorHead], Field(max_length=MAX_TENSORS)] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _ordered(self) -> "PassRequest":
@@ -99,15 +102,15 @@ class PassRequest(_Message):
 
 
 class PassAnswer(_Message):
-    """Tensors, from the head: `ids` int32 [P, K], `log_probs` float32 [P, K] and `log_tail` float32 [P]; from a chain
-    that ends before it: `hidden` [rows, columns, hidden size]. `computed_us` are the forwards of all hops."""
+    """Tensors, from the head: `ids`, integers [P, K], `log_probs` float32 [P, K] and `log_tail` float32 [P]; from a
+    chain that ends before it: `hidden` [rows, columns, hidden size]. `computed_us` are the forwards of all hops."""
 
     kind: Literal["answer"] = "answer"
     request: Annotated[str, Field(min_length=1, max_length=64)]
     step: Size
     attempt: Attempt
     computed_us: Computed
-    tensors: Annotated[list[TensorHead], Field(max_length=4)] = Field(default_factory=list)
+    tensors: Annotated[list[TensorHead], Field(max_length=MAX_TENSORS)] = Field(default_factory=list)
 
     @property
     def key(self) -> PassKey:

@@ -47,6 +47,38 @@ def test_numpy_does_not_show_bfloat16() -> None:
         Tensor.raw("x", "bfloat16", (1,), bytes(2)).array()
 
 
+@pytest.mark.parametrize(
+    ("least", "most", "dtype"),
+    [
+        (0, 2**16 - 1, "uint16"),
+        (0, 2**16, "uint24"),
+        (0, 2**24 - 1, "uint24"),
+        (0, 2**24, "int32"),
+        (-1, 5, "int32"),
+        (-(2**31), 2**31 - 1, "int32"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["<i4", ">i4"])
+def test_integers_travel_in_the_narrowest_type_and_come_back(least: int, most: int, dtype: str, kind: str) -> None:
+    array = np.array([[least, 1, most], [3, 4, most - 1]], dtype=kind)
+    tensor = Tensor.integers("x", array)
+    assert tensor.dtype == dtype
+    assert np.array_equal(tensor.as_int32(), array)
+    assert np.array_equal(Tensor.integers("x", array[:, ::2]).as_int32(), array[:, ::2])
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0, 5)])
+def test_no_integers_travel_too(shape: tuple[int, ...]) -> None:
+    assert Tensor.integers("x", np.zeros(shape, np.int32)).as_int32().shape == shape
+
+
+def test_other_types_are_no_integers() -> None:
+    with pytest.raises(WireError, match="wanted integers"):
+        Tensor.of("x", np.zeros(2, np.float32)).as_int32()
+    with pytest.raises(WireError, match="uint24"):
+        Tensor.raw("x", "uint24", (1,), bytes(3)).array()
+
+
 def test_sizes_do_not_overflow() -> None:
     assert size_bytes("bfloat16", (BODY_LIMIT // 2,)) == BODY_LIMIT
     for shape in ((BODY_LIMIT // 2 + 1,), (2**31 - 1,) * 4, (0, 2**31 - 1, 2**31 - 1)):
