@@ -55,14 +55,31 @@ def run_span(module: SpanModule, span: Span, x: Tensor, head: HeadWork | None) -
 @torch.inference_mode()
 def run_jobs(module: SpanModule, span: Span, jobs: Sequence[Job]) -> list[Tensor | ScoreRows]:
     """Run checked jobs in one forward: their lines are joined for the linear layers, apart for attention."""
-    segments = [Segment(len(job.x), job.positions, job.cache, primes=job.active is None) for job in jobs]
-    lines = [job.x.flatten(0, 1) for job in jobs]
-    device = module.device
-    out = module.run_batch((lines[0] if len(lines) == 1 else torch.cat(lines)).to(device), span, segments)
-    hidden = torch.split(out, [segment.size for segment in segments])
-    if module.config.head_part not in span:
-        return [h.view(*job.x.shape[:2], -1) for h, job in zip(hidden, jobs, strict=True)]
-    return list(_score(module, hidden, jobs))
+    order = sorted(range(len(jobs)), key=lambda at: (jobs[at].cache is None, jobs[at].x.shape[1]))
+    sorted_jobs = [jobs[at] for at in order]
+    lines = [job.x.flatten(0, 1) for job in sorted_jobs]
+    joined = lines[0] if len(lines) == 1 else torch.cat(lines)
+    out = module.run_batch(joined.to(module.device), span, list(_segments(sorted_jobs)))
+    hidden = torch.split(out, [len(line) for line in lines])
+    results: list[Tensor | ScoreRows]
+    if module.config.head_part in span:
+        results = list(_score(module, hidden, sorted_jobs))
+    else:
+        results = [h.view(*job.x.shape[:2], -1) for h, job in zip(hidden, sorted_jobs, strict=True)]
+    return [result for _, result in sorted(zip(order, results, strict=True), key=lambda pair: pair[0])]
+
+
+def _segments(jobs: Sequence[Job]) -> list[Segment]:
+    """One segment a job, but neighbours that are whole canvases of one length are rows of the same: attention is
+    computed row by row in any case, and one call for all costs less than one for each."""
+    made: list[Segment] = []
+    for job in jobs:
+        last = made[-1] if made else None
+        if last is not None and last.cache is None and job.cache is None and last.count == job.x.shape[1]:
+            made[-1] = Segment(last.rows + len(job.x), last.positions)
+        else:
+            made.append(Segment(len(job.x), job.positions, job.cache, primes=job.active is None))
+    return made
 
 
 def _score(module: SpanModule, hidden: Sequence[Tensor], jobs: Sequence[Job]) -> list[ScoreRows]:

@@ -27,24 +27,27 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * normed.to(x.dtype)
+        if x.dtype == torch.float32:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x.float(), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
 
 
 def rope_tables(length: int, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of the rotary angles, float32 [length, head_dim], halves repeated (Su et al., 2021)."""
+    """Cosine and sine of the rotary angles, float32 [length, head_dim], for `rotate` (Su et al., 2021).
+
+    Halves are repeated; the sine's first half is negative, so that no rotation has to negate anything.
+    """
     inverse = 1.0 / (theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))
     angles = torch.outer(torch.arange(length, dtype=torch.float32), inverse)
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos(), angles.sin()
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate [..., length, head_dim] by half-split rotary embedding, in the dtype of the tables, and cast back."""
     wide = x.to(cos.dtype)
     first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+    return torch.cat((second, first), dim=-1).mul_(sin).add_(wide * cos).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -80,16 +83,18 @@ class Attention(nn.Module):
         return mixed.transpose(1, 2).reshape(segment.size, -1)
 
 
-def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x) of [N, size], the same bits for a line on any number of threads.
+def silu_(x: Tensor) -> Tensor:
+    """x * sigmoid(x) of [N, size] in place, the same bits for a line on any number of threads.
 
     torch shares out larger tensors among threads and rounds the ends of the shares with another exponential. Pieces
     below its limit stay whole; they take microseconds beside the products around them.
     """
     lines = SHARED_OUT_ABOVE // x.shape[-1]
     if x.is_cpu and torch.get_num_threads() > 1 and len(x) > lines > 0:
-        return torch.cat([F.silu(piece) for piece in torch.split(x, lines)])
-    return F.silu(x)
+        for piece in torch.split(x, lines):
+            F.silu(piece, inplace=True)
+        return x
+    return F.silu(x, inplace=True)
 
 
 class MLP(nn.Module):
@@ -102,7 +107,8 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
+        gated = silu_(self.gate_proj(x)).mul_(self.up_proj(x))
+        return self.down_proj(gated)  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):
@@ -117,5 +123,5 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, part: int, segments: Sequence[Segment]) -> Tensor:
         """x: [N, hidden], the lines of all segments. `part` is this layer's number in the model."""
-        x = x + self.attn(self.attn_norm(x), cos, sin, part, segments)
-        return x + self.mlp(self.mlp_norm(x))  # type: ignore[no-any-return]
+        x = self.attn(self.attn_norm(x), cos, sin, part, segments).add_(x)
+        return self.mlp(self.mlp_norm(x)).add_(x)  # type: ignore[no-any-return]
