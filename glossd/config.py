@@ -34,6 +34,7 @@ from pydantic_settings import (
 from glossd import paths
 from swarm.errors import BadSpan, ConfigError
 from swarm.ids import Span
+from swarm.wire.messages import Activations
 
 ENV_PREFIX = "GLOSSD_"
 DTypeName = Literal["float32", "bfloat16", "float16", "auto"]
@@ -92,6 +93,7 @@ class Settings(BaseSettings):
     models_dir: _Path = Field(default_factory=paths.models_dir)
     dtype: DTypeName = "auto"
     quant: QuantName = "none"
+    activations: Activations = "exact"
     device_map: Literal["none", "auto"] = "none"
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     log_level: LogLevel = "info"

@@ -110,6 +110,7 @@ class Node:
             shape,
             self._settings.hop_timeout_s,
             self._counting,
+            self._settings.activations,
         )
 
     async def leave(self) -> None:

@@ -51,6 +51,10 @@ def run(
     quant: Annotated[
         Literal["none", "int8", "nf4"] | None, typer.Option(help="Store the layers' weights smaller [none].")
     ] = None,
+    activations: Annotated[
+        Literal["exact", "float16", "bfloat16", "int8"] | None,
+        typer.Option(help="Round hidden states between peers, for this node's prompts [exact]."),
+    ] = None,
     device_map: Annotated[
         Literal["none", "auto"] | None, typer.Option(help="auto: spread the parts over several GPUs [none].")
     ] = None,

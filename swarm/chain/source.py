@@ -37,7 +37,7 @@ from swarm.ids import PeerId, RequestId
 from swarm.mixture.rows import ScoreRows
 from swarm.net.links import Links, short
 from swarm.plan.routes import Hop, choose_chain
-from swarm.wire.messages import PASS_PROTOCOL, Epoch, PassAnswer, PassRequest, RouteHop
+from swarm.wire.messages import PASS_PROTOCOL, Activations, Epoch, PassAnswer, PassRequest, RouteHop
 from swarm.wire.tensors import Tensor
 
 MAX_ATTEMPTS = 8
@@ -80,7 +80,8 @@ _NOBODY = Watcher()
 
 
 class ChainSource:
-    """Scores the work of one request. `relay` runs the hops that fall to this node, without the network."""
+    """Scores the work of one request. `relay` runs the hops that fall to this node, without the network;
+    `activations` says what hidden states are rounded to where they do travel."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class ChainSource:
         shape: Shape,
         hop_timeout_s: float,
         watcher: Watcher = _NOBODY,
+        activations: Activations = "exact",
     ) -> None:
         self.counts = PassCounts()
         self._request = request
@@ -103,6 +105,7 @@ class ChainSource:
         self._shape = shape
         self._cap_s = hop_timeout_s
         self._watcher = watcher
+        self._activations = activations
         self._excluded: set[PeerId] = set()
         self._witnesses: set[PeerId] = set()
         self._silences = 0
@@ -222,6 +225,7 @@ class ChainSource:
             columns=columns,
             cfg_scale=one.work.cfg_scale,
             epoch=one.epoch,
+            activations=self._activations,
             budget_ms=max(1, int(timeout_s * 1000)),
         )
 

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from swarm.errors import BadAnswer, GlossError, PassFailed, PeerRefused
+from swarm.errors import BadAnswer, GlossError, PassFailed, PeerRefused, WireError
 from swarm.host.host import SpanHost, refusal_code
 from swarm.ids import PeerId
 from swarm.net.links import Links
+from swarm.wire.activations import BESIDE, pack, unpack
 from swarm.wire.frames import Message, Tensors
 from swarm.wire.messages import ANSWER_PROTOCOL, PASS_PROTOCOL, PassAnswer, PassRequest, Refusal
-from swarm.wire.tensors import Tensor, is_finite
+from swarm.wire.tensors import Tensor
 
 REPORT_S = 5.0
 
@@ -64,7 +65,7 @@ class Relay:
 
     async def _run(self, request: PassRequest, tensors: Tensors, sender: PeerId, began: float) -> None:
         if request.start > 0:
-            self._check_received(request, tensors, sender)
+            tensors = self._received(request, tensors, sender)
         while True:
             answer, parts = await self._host.answer(request, tensors)
             if request.reply_to != self._me:
@@ -73,23 +74,22 @@ class Relay:
                 await self._answer(request, answer, parts)
                 return
             peer = PeerId(request.route[0].peer)
-            beside = [tensor for name, tensor in tensors.items() if name in ("active", "positions")]
             request = _next(request, answer, time.monotonic() - began)
             if peer != self._me:
-                await self._push(peer, request, (*parts, *beside))
+                parts = tuple(packed for part in parts for packed in pack(part, request.activations))
+                await self._push(peer, request, (*parts, *_beside(tensors).values()))
                 return
-            tensors = {tensor.name: tensor for tensor in (*parts, *beside)}
+            tensors = {tensor.name: tensor for tensor in parts} | _beside(tensors)
             began = time.monotonic()
 
-    def _check_received(self, request: PassRequest, tensors: Tensors, sender: PeerId) -> None:
+    def _received(self, request: PassRequest, tensors: Tensors, sender: PeerId) -> Tensors:
         """Hidden states must be what the sender's parts can give; whatever else is wrong, the host refuses itself."""
         dtype, size = self._host.hidden_kind
-        hidden, want = tensors.get("hidden"), (request.rows, request.columns, size)
-        if hidden is None or (hidden.dtype, hidden.shape) != (dtype, want):
-            found = {name: (tensor.dtype, list(tensor.shape)) for name, tensor in tensors.items()}
-            raise _AtFault(sender, BadAnswer(f"wanted hidden states {list(want)} of {dtype}, got {found}"))
-        if not is_finite(hidden):
-            raise _AtFault(sender, BadAnswer("hidden states are not finite"))
+        try:
+            hidden = unpack(tensors, request.activations, dtype, (request.rows, request.columns, size))
+        except WireError as error:
+            raise _AtFault(sender, BadAnswer(str(error))) from None
+        return {"hidden": hidden, **_beside(tensors)}
 
     async def _push(self, peer: PeerId, request: PassRequest, tensors: tuple[Tensor, ...]) -> None:
         try:
@@ -127,6 +127,10 @@ class _AtFault(Exception):
         super().__init__(str(reason))
         self.peer = peer
         self.reason = reason
+
+
+def _beside(tensors: Tensors) -> Tensors:
+    return {name: tensors[name] for name in BESIDE if name in tensors}
 
 
 def _next(request: PassRequest, answer: PassAnswer, seconds: float) -> PassRequest:

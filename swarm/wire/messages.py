@@ -17,13 +17,15 @@ from swarm.wire.records import Hash, PeerName
 PASS_PROTOCOL = "/glossd/1/pass"  # noqa: S105 (no password)
 ANSWER_PROTOCOL = "/glossd/1/answer"
 MAX_HOPS = 64
-MAX_TENSORS = 4
+MAX_TENSORS = 6
 HEAD_LIMIT = 16 * 1024
 BODY_LIMIT = 64 * 1024 * 1024
 
-DType = Literal["uint16", "uint24", "int32", "float32", "float16", "bfloat16"]
+DType = Literal["int8", "uint16", "uint24", "int32", "float32", "float16", "bfloat16"]
 """uint24 is three bytes. Integers travel in the narrowest type that holds them."""
 
+Activations = Literal["exact", "float16", "bfloat16", "int8"]
+"""What hidden states are rounded to between hops; see `swarm.wire.activations`."""
 PassKey = tuple[str, int, int]
 """Request, step and attempt: no two passes of a coordinator have the same."""
 
@@ -65,6 +67,8 @@ class PassRequest(_Message):
 
     Tensors: `ids`, integers [rows, columns], when start is 0, else `hidden` [rows, columns, hidden size]; `active`,
     integers [columns], in a pass over some positions of a canvas; `positions`, integers [P], which the head will score.
+    `activations` may ask for rounding: `hidden` is of another type then, and with int8 `scales`, `outliers` and
+    `channels` come along.
     `reply_to` is the coordinator. `session` is its secret for this request: who does not know it can neither read nor
     replace what a span keeps for the request. `computed_us` are the forwards of the hops before.
     """
@@ -83,6 +87,7 @@ class PassRequest(_Message):
     columns: Annotated[int, Field(ge=1, le=2**31 - 1)]
     cfg_scale: Annotated[float, Field(ge=0, le=100)] = 0.0
     epoch: Epoch | None = None
+    activations: Activations = "exact"
     budget_ms: Annotated[int, Field(ge=1, le=600_000)]
     computed_us: Computed = Field(default_factory=list)
     tensors: Annotated[list[TensorHead], Field(max_length=MAX_TENSORS)] = Field(default_factory=list)

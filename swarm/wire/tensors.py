@@ -13,8 +13,16 @@ import numpy.typing as npt
 from swarm.errors import WireError
 from swarm.wire.messages import BODY_LIMIT, DType, TensorHead
 
-_NUMPY: dict[DType, str] = {"uint16": "<u2", "int32": "<i4", "float32": "<f4", "float16": "<f2"}
-_ITEM_BYTES: dict[DType, int] = {"uint16": 2, "uint24": 3, "int32": 4, "float32": 4, "float16": 2, "bfloat16": 2}
+_NUMPY: dict[DType, str] = {"int8": "i1", "uint16": "<u2", "int32": "<i4", "float32": "<f4", "float16": "<f2"}
+_ITEM_BYTES: dict[DType, int] = {
+    "int8": 1,
+    "uint16": 2,
+    "uint24": 3,
+    "int32": 4,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+}
 _BFLOAT16_EXPONENT = 0x7F80
 """All exponent bits set means infinity or not-a-number."""
 
@@ -30,12 +38,12 @@ class Tensor:
 
     @classmethod
     def of(cls, name: str, array: npt.NDArray[Any]) -> "Tensor":
-        """A tensor of a uint16, int32, float32 or float16 array; copies what is not contiguous little-endian."""
+        """A tensor of an int8, uint16, int32, float32 or float16 array; copies what is not contiguous little-endian."""
         for dtype, kind in _NUMPY.items():
             if array.dtype.newbyteorder("<") == np.dtype(kind):
                 flat = np.ascontiguousarray(array, dtype=kind).reshape(-1).view(np.uint8)
                 return cls.raw(name, dtype, array.shape, flat.data)
-        raise WireError(f"tensor {name} is {array.dtype}; only uint16, int32, float32 and float16 arrays travel")
+        raise WireError(f"tensor {name} is {array.dtype}; only int8, uint16, int32, float32 and float16 arrays travel")
 
     @classmethod
     def raw(cls, name: str, dtype: DType, shape: tuple[int, ...], data: bytes | memoryview) -> "Tensor":
@@ -94,6 +102,10 @@ def byte_view(data: bytes | memoryview) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")  # Python refuses to cast an empty view.
 
 
+def item_bytes(dtype: DType) -> int:
+    return _ITEM_BYTES[dtype]
+
+
 def size_bytes(dtype: DType, shape: tuple[int, ...] | list[int]) -> int:
     """Bytes of such a tensor, in Python integers, which do not overflow. Raises WireError beyond BODY_LIMIT."""
     size = extent = _ITEM_BYTES[dtype]
@@ -108,7 +120,7 @@ def size_bytes(dtype: DType, shape: tuple[int, ...] | list[int]) -> int:
 
 def is_finite(tensor: Tensor) -> bool:
     """Whether no element is infinite or not-a-number; integers are always finite."""
-    if tensor.is_integer:
+    if tensor.is_integer or tensor.dtype == "int8":
         return True
     if tensor.dtype == "bfloat16":
         return not bool(((tensor._view("<u2") & _BFLOAT16_EXPONENT) == _BFLOAT16_EXPONENT).any())

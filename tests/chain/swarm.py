@@ -23,7 +23,7 @@ from swarm.model.weights import Checkpoint, load_span, open_checkpoint
 from swarm.net.links import Links
 from swarm.net.memory import MemoryNetwork
 from swarm.wire.frames import Message, Tensors
-from swarm.wire.messages import PassRequest
+from swarm.wire.messages import Activations, PassRequest
 from swarm.wire.records import NodeRecord
 from swarm.wire.tensors import Tensor
 
@@ -92,11 +92,20 @@ class Swarm:
         await book.refresh()
         return cls(network, hosts, book, links_of[me], answers, relays, links_of, me)
 
-    def source(self, request: str = "r") -> ChainSource:
+    def source(self, request: str = "r", activations: Activations = "exact") -> ChainSource:
         config = checkpoint().config
         shape = Shape(config.hidden_size, "float32", config.mask_id, config.vocab_size)
         relay = self.relays.get(self.me)
-        return ChainSource(RequestId(request), self.book, self.links, self.answers, relay, shape, self.timeout_s)
+        return ChainSource(
+            RequestId(request),
+            self.book,
+            self.links,
+            self.answers,
+            relay,
+            shape,
+            self.timeout_s,
+            activations=activations,
+        )
 
     async def decode(self, settings: DecodeSettings, source: ChainSource | None = None) -> list[int]:
         config = checkpoint().config

@@ -108,7 +108,8 @@ def test_run_can_set_every_setting_but_the_secret(glossd: Glossd, monkeypatch: p
     arguments = (
         "--model m --layers 0:3 --join /a --host 0.0.0.0 --port 1 --announce /b --socket /s --http 127.0.0.1:1 "
         "--state-dir /d --dtype float32 --threads 1 --queue-limit 1 --max-running 1 --hop-timeout 1 --drain 1 "
-        "--log-level debug --log-json --models-dir /m --quant nf4 --device-map auto --deterministic --cache-mb 9"
+        "--log-level debug --log-json --models-dir /m --quant nf4 --device-map auto --deterministic --cache-mb 9 "
+        "--activations int8"
     )
     flags = json.loads(started(glossd, monkeypatch, *arguments.split())[-1])
     resolved = resolve(flags)
