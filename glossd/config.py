@@ -83,6 +83,7 @@ class Settings(BaseSettings):
     model: Annotated[str, Field(min_length=1)] = "gloss-tiny"
     layers: Annotated[str, AfterValidator(_layers)] = "auto"
     join: _Addresses = Field(default_factory=list)
+    require_join: bool = False
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     announce: _Addresses = Field(default_factory=list)

@@ -77,6 +77,8 @@ async def _serve(settings: Settings, leaving: _Leaving) -> None:
             host_maddrs=[f"/ip4/{settings.host}/tcp/{settings.port}"],
             announce_maddrs=settings.announce,
             join=settings.join,
+            anchors_path=settings.state_dir / "peers.json",
+            require_join=settings.require_join,
         )
         node = Node(settings, model, network, metrics)
         try:

@@ -19,6 +19,7 @@ GlossError
 │   ├── DialFailed        the peer cannot be reached
 │   ├── PassTimeout       the peer did not answer in time
 │   ├── LinkBroken        the connection ended in the middle of an answer
+│   │   └── NetworkDown   this node's own network ended and starts again; no peer is to blame
 │   ├── PeerRefused       the peer said no (busy, draining, other model)
 │   ├── BadAnswer         the answer fails its checks
 │   └── PipelineLost      a pass of a patch pipeline failed (the driver goes on with a synchronous step)
@@ -135,6 +136,10 @@ class PassTimeout(PassFailed):
 
 class LinkBroken(PassFailed):
     code = "link_broken"
+
+
+class NetworkDown(LinkBroken):
+    code = "network_down"
 
 
 class PeerRefused(PassFailed):

@@ -35,6 +35,9 @@ def run(
     join: Annotated[
         list[str] | None, typer.Option(metavar="ADDRESS", help="Node of the swarm to join; can be repeated.")
     ] = None,
+    require_join: Annotated[
+        bool | None, typer.Option("--require-join", help="End when none of them answers, in place of serving alone.")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on for peers [127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on for peers; 0 is any [0].")] = None,
     announce: Annotated[

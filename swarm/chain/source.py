@@ -27,6 +27,7 @@ from swarm.errors import (
     CacheMiss,
     CoverageLost,
     GlossError,
+    NetworkDown,
     PassFailed,
     PassTimeout,
     PeerRefused,
@@ -264,6 +265,8 @@ class ChainSource:
         another's word it does not, and who speaks against others twice is left out as well."""
         self._watcher.hop_failed(failed.reason.code)
         self._chain = None
+        if isinstance(failed.reason, NetworkDown):
+            return  # this node's own network broke, whose next dials wait until it is back
         self._excluded.add(failed.peer)
         if failed.witness is not None:
             if failed.witness in self._witnesses:

@@ -4,18 +4,19 @@ One key per model, one subkey per peer, the signed envelope as the value. Called
 """
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer
 
-from swarm.errors import StartError, WireError
+from swarm.errors import DialFailed, StartError, WireError
 from swarm.ids import ModelId, PeerId
 from swarm.net.directory import LEASE_S
 from swarm.net.identity import Identity
@@ -27,6 +28,7 @@ CLOCK_SKEW_S = 3.0
 
 _WITHDRAW_TIMEOUT_S = 3.0
 _CLOSE_TIMEOUT_S = 2.0
+_LOOK_TIMEOUT_S = 3.0
 _PACKING_BYTES = 8
 
 log = logging.getLogger(__name__)
@@ -66,27 +68,48 @@ class DhtDirectory:
         self._announced: dict[ModelId, NodeRecord] = {}
 
     @classmethod
-    async def start(cls, host: Any, identity: Identity, join: Sequence[str]) -> "DhtDirectory":
-        """Join the DHT through the running P2P object `host`. Raises StartError."""
-        try:
-            # No caches: a cached dictionary hides records that came after it. A get asks the nodes that store the key.
-            node = await DHTNode.create(
-                p2p=host,
-                initial_peers=list(join) or None,
-                record_validator=RecordGuard(),
-                cache_locally=False,
-                cache_nearest=0,
-                cache_on_store=False,
-                cache_refresh_before_expiry=0,
-            )
-        except ValidationError as error:
-            raise StartError(f"{error}; set this machine's clock, or open its port to {', '.join(join)}") from error
-        except (RuntimeError, ValueError, KeyError) as error:
-            names = ", ".join(join)
-            raise StartError(
-                f"the nodes to join do not answer as glossd nodes: {names}; check the addresses"
-            ) from error
+    async def start(cls, host: Any, identity: Identity) -> "DhtDirectory":
+        """A DHT of one node on the running P2P object `host`; `meet` makes it part of a larger one."""
+        # No caches: a cached dictionary hides records that came after it. A get asks the nodes that store the key.
+        # The place in the DHT follows from the identity, so that a node that comes back has no ghost beside it.
+        node = await DHTNode.create(
+            p2p=host,
+            node_id=DHTID.generate(source=identity.peer_id),
+            record_validator=RecordGuard(),
+            cache_locally=False,
+            cache_nearest=0,
+            cache_on_store=False,
+            cache_refresh_before_expiry=0,
+        )
         return cls(node, identity)
+
+    async def meet(self, peer: PeerId) -> None:
+        """Make a peer that p2pd is connected to our neighbour, and us its own. Raises DialFailed, or StartError when
+        clocks differ or it cannot call us back."""
+        try:
+            answered = await self._node.protocol.call_ping(PeerID.from_base58(peer), validate=True)
+        except ValidationError as error:
+            raise StartError(f"{error}; set this machine's clock, or open its port to {peer}") from error
+        if answered is None:
+            raise DialFailed(f"peer {peer} does not answer as a glossd node")
+
+    async def look_around(self) -> None:
+        """Ask the neighbours for theirs, until we know those that are nearest."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                await self._node.find_nearest_nodes([self._node.node_id])
+
+    def is_near(self, peer: PeerId) -> bool:
+        return PeerID.from_base58(peer) in self._node.protocol.routing_table
+
+    async def renew(self) -> None:
+        """Announce our records again, to neighbours that we did not have before."""
+        for record in list(self._announced.values()):
+            await self.announce(record)
+
+    def abandon(self) -> None:
+        """In place of `close` when p2pd has ended."""
+        self._node.is_alive = False
 
     async def announce(self, record: NodeRecord) -> None:
         if record.peer_id != self._identity.peer_id:

@@ -131,7 +131,7 @@ class _Link:
         try:
             await self._stream.read_exactly(1)
         except LinkBroken as error:
-            self._ended(self, LinkBroken(f"the link to peer {short(self.peer)} ended: {error}"))
+            self._ended(self, type(error)(f"the link to peer {short(self.peer)} ended: {error}"))
         else:
             self._ended(self, BadAnswer(f"peer {short(self.peer)} speaks out of turn"))
         await self._stream.close()

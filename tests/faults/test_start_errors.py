@@ -67,7 +67,7 @@ def model(tmp_path: Path) -> Path:
         ({"join": ["somewhere"]}, 2, "not a multiaddress"),
         ({"join": ["/ip4/127.0.0.1/tcp/9"]}, 1, "/p2p/"),
         ({"join": ["/ip4/127.0.0.1/udp/9/quic/p2p/Qm"]}, 1, "not a TCP multiaddress"),
-        ({"join": [NOBODY]}, 1, f"none of the nodes to join answers: {NOBODY}"),
+        ({"join": [NOBODY], "require_join": True}, 1, f"nobody answers at {NOBODY}: connection refused"),
         ({"model": "gloss-tyni"}, 1, "gloss-tiny"),
         ({"state_dir": "/proc/none"}, 1, "--state-dir"),
         ({"state_dir": "/dev/null/x"}, 1, "cannot write to the state folder /dev/null/x"),

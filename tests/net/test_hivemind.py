@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from swarm.errors import DialFailed, LinkBroken, StartError
+from swarm.errors import DialFailed, IdentityError, LinkBroken, NetworkDown, StartError
 from swarm.ids import ModelId, PeerId
 from swarm.net.hivemind import HivemindNode
 from swarm.net.identity import load_or_create
@@ -19,6 +19,7 @@ from swarm.wire.frames import read_frame, write_frame
 from swarm.wire.messages import PASS_PROTOCOL, PassAnswer
 from swarm.wire.records import NodeRecord
 from swarm.wire.tensors import Tensor
+from tests.waiting import until
 
 MODEL = ModelId("ab" * 32)
 NOBODY = "QmcgpsyWgH8Y8ajJz1Cu72KnS5uo2Aa2LpzU7kinSupNKC"
@@ -88,22 +89,92 @@ async def test_a_closed_node_is_noticed(
     assert await a.records(MODEL) == {}
 
 
-async def test_the_end_of_p2pd_is_noticed(
-    nodes: tuple[HivemindNode, HivemindNode], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from swarm.net import dht
-
-    monkeypatch.setattr(dht, "_CLOSE_TIMEOUT_S", 0.1)
+async def test_p2pd_that_ends_is_started_again(nodes: tuple[HivemindNode, HivemindNode]) -> None:
     a, b = nodes
-    await b.serve(PASS_PROTOCOL, echo)
-    stream = await a.open(b.peer_id, PASS_PROTOCOL)
-    a._p2pd.host._child.kill()
-    await a.wait_ended()
-    with pytest.raises(LinkBroken):
+    for node in nodes:
+        await node.serve(PASS_PROTOCOL, echo)
+    await b.announce(record_of(b.peer_id))
+    stream, before = await b.open(a.peer_id, PASS_PROTOCOL), await b.addresses()
+    b._p2pd.host._child.kill()
+    with pytest.raises(NetworkDown):
         await stream.read_exactly(1)
     await stream.close()
-    with pytest.raises(DialFailed):
-        await a.open(b.peer_id, PASS_PROTOCOL)
+    message = PassAnswer(request="r", step=1, attempt=0, computed_us=[1])
+    for caller, called in ((b, a), (a, b)):
+        stream = await caller.open(called.peer_id, PASS_PROTOCOL)
+        await write_frame(stream, message)
+        assert (await read_frame(stream))[0] == message
+        await stream.close()
+    assert await b.addresses() == before
+
+    async def is_announced() -> bool:
+        return set(await a.records(MODEL)) == {b.peer_id}
+
+    await until(is_announced)
+
+
+async def test_a_network_that_cannot_start_again_ends(
+    nodes: tuple[HivemindNode, HivemindNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swarm.net import hivemind, p2pd
+
+    async def refuse(*_: object) -> None:
+        raise StartError("no")
+
+    monkeypatch.setattr(hivemind, "RESTART_PAUSES_S", (0.0, 0.0))
+    monkeypatch.setattr(p2pd.P2pd, "start", refuse)
+    a, b = nodes
+    b._p2pd.host._child.kill()
+    async with asyncio.timeout(10):
+        await b.wait_ended()
+    with pytest.raises(NetworkDown):
+        await b.open(a.peer_id, PASS_PROTOCOL, timeout_s=0.1)
+    with pytest.raises(NetworkDown):
+        await b.records(MODEL)
+
+
+async def test_a_node_that_finds_nobody_joins_when_somebody_appears(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = f"/ip4/127.0.0.1/tcp/{port}"
+    b = await HivemindNode.start(tmp_path / "b", join=[f"{place}/p2p/{load_or_create(tmp_path / 'a').peer_id}"])
+    try:
+        await b.announce(record_of(b.peer_id))
+        a = await HivemindNode.start(tmp_path / "a", host_maddrs=[place])
+        try:
+            await a.announce(record_of(a.peer_id))
+
+            async def see_each_other() -> bool:
+                return all([len(await node.records(MODEL)) == 2 for node in (a, b)])
+
+            await until(see_each_other)
+        finally:
+            await a.close()
+    finally:
+        await b.close()
+
+
+async def test_a_node_comes_back_by_the_peers_that_it_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from swarm.net import joining
+
+    monkeypatch.setattr(joining, "_KEEP_FIRST_S", 0.0)
+    kept = tmp_path / "b.peers"
+    a = await HivemindNode.start(tmp_path / "a")
+    try:
+        await a.announce(record_of(a.peer_id))
+        b = await HivemindNode.start(tmp_path / "b", join=await a.addresses(), anchors_path=kept)
+        await until(kept.exists)
+        await b.close()
+        b = await HivemindNode.start(tmp_path / "b", anchors_path=kept, require_join=True)
+        try:
+            assert set(await b.records(MODEL)) == {a.peer_id}
+            with pytest.raises(IdentityError, match="another running node uses this identity"):
+                await HivemindNode.start(tmp_path / "b", anchors_path=kept)
+        finally:
+            await b.close()
+    finally:
+        await a.close()
 
 
 async def test_what_cannot_be_dialled(nodes: tuple[HivemindNode, HivemindNode]) -> None:
@@ -227,9 +298,12 @@ async def test_a_node_says_why_it_cannot_start(nodes: tuple[HivemindNode, Hivemi
     # libp2p itself would share the port of another p2pd without a word.
     with pytest.raises(StartError, match="in use"):
         await HivemindNode.start(tmp_path / "c", host_maddrs=[here.partition("/p2p/")[0]])
-    with pytest.raises(StartError, match=f"none of the nodes to join answers: {unanswered}"):
-        await HivemindNode.start(tmp_path / "c", join=[unanswered])
-    with pytest.raises(StartError, match="another running node uses this identity"):
+    with pytest.raises(StartError, match=f"nobody answers at {unanswered}: connection refused; check"):
+        await HivemindNode.start(tmp_path / "c", join=[unanswered], require_join=True)
+    stranger = f"{here.rpartition('/')[0]}/{NOBODY}"
+    with pytest.raises(StartError, match=f"nobody answers at {stranger}: peer id mismatch"):
+        await HivemindNode.start(tmp_path / "c", join=[stranger], require_join=True)
+    with pytest.raises(IdentityError, match="another running node uses this identity"):
         await HivemindNode.start(tmp_path / "b", join=[here])
 
 
