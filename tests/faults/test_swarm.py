@@ -74,7 +74,7 @@ def test_work_for_others_is_counted(nodes: list[Daemon]) -> None:
     grown = {name: idle.metric(name) - value for name, value in before.items()}
     assert {grown[name] for name in names["passes"]} == {done.timings.passes}
     assert grown[names["hops"][0]] == 3 * done.timings.passes
-    assert all(grown[name] > 1000 for name in names["bytes"])
+    assert all(grown[name] > 0 for name in names["bytes"])
     after = [host.metric(name) for name in ("glossd_served_passes_total", "glossd_served_seconds_count")]
     assert [new - old for new, old in zip(after, served, strict=True)] == [done.timings.passes] * 2
 
