@@ -39,6 +39,7 @@ log = Log("glossd.node")
 
 MEMORY_SHARE = 0.5
 """Share of the free memory that `--layers auto` fills at most."""
+PING_S = 1.0
 SMALL_HIDDEN = 1024
 """Below this width a second thread costs more than it brings."""
 
@@ -96,7 +97,8 @@ class Node:
             await self._announce("online")
             self._tasks.append(asyncio.create_task(self._keep_announced(), name="announce"))
         await self.book.refresh()
-        self._tasks.append(asyncio.create_task(self.book.keep_fresh(self._count_peers), name="refresh peers"))
+        refreshing = self.book.keep_fresh(self._is_there, self._count_peers)
+        self._tasks.append(asyncio.create_task(refreshing, name="refresh peers"))
 
     def new_source(self, request: RequestId) -> ChainSource:
         config = self.model.checkpoint.config
@@ -205,6 +207,9 @@ class Node:
                 }
             )
         )
+
+    async def _is_there(self, peer: PeerId) -> bool:
+        return await self._links.ping(peer, PING_S)
 
     async def _count_peers(self) -> None:
         self._metrics.peers.set(len(self.book.records()))

@@ -1,16 +1,19 @@
 """What this node knows of its peers: their directory records, how fast they answered, and whom to leave alone.
 
-A peer that failed is avoided at once, long before its lease ends; it comes back after a pause that doubles with every
-further failure, because volunteers restart.
+A peer that failed is avoided at once, long before its lease ends, for a time that doubles with every further failure.
+Volunteers restart: one that was merely gone is back as soon as it answers a ping, one that answered badly is not. Where
+nobody else serves a part, the avoided are asked all the same.
 """
 
 import asyncio
 import logging
 import math
+import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from swarm.errors import BadAnswer
 from swarm.ids import ModelId, PeerId
 from swarm.net.directory import Directory
 from swarm.plan.routes import Offer, uncovered
@@ -19,6 +22,8 @@ from swarm.wire.records import PROTOCOL_MAJOR, NodeRecord
 log = logging.getLogger(__name__)
 
 REFRESH_S = 2.0
+PROBES = 8
+"""Pings to absent peers at each refresh."""
 AVOID_S, AVOID_MAX_S = 5.0, 300.0
 FIRST_LATENCY_S = 0.02
 TYPICAL_POSITIONS = 64
@@ -27,13 +32,18 @@ EWMA_WEIGHT = 0.2
 
 @dataclass(slots=True)
 class PeerState:
-    """`pass_s` is the moving mean of a pass's seconds per hosted part, None before the first."""
+    """`pass_s` is the moving mean of a pass's seconds by size. `was_gone`: it did not answer, rather than badly."""
 
     latency_s: float = FIRST_LATENCY_S
     pass_s: dict[int, float] = field(default_factory=dict)
     failures: int = 0
     avoid_until: float = 0.0
+    was_gone: bool = False
     last_error: str = ""
+
+    @property
+    def is_avoided(self) -> bool:
+        return self.avoid_until > time.monotonic()
 
 
 class PeerBook:
@@ -63,11 +73,14 @@ class PeerBook:
         found = await self._directory.records(self.model)
         self._records = {peer: record for peer, record in found.items() if self._fits(record)}
 
-    async def keep_fresh(self, changed: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Refresh until cancelled; `changed` runs after each refresh."""
+    async def keep_fresh(
+        self, answers: Callable[[PeerId], Awaitable[bool]], changed: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Refresh until cancelled, and ask peers that were gone whether they are back; then `changed` runs."""
         while True:
             try:
                 await self.refresh()
+                await self._welcome_back(answers)
                 if changed is not None:
                     await changed()
             except Exception as error:
@@ -80,9 +93,15 @@ class PeerBook:
     def state(self, peer: PeerId) -> PeerState:
         return self._states.setdefault(peer, PeerState())
 
-    def offers(self, excluded: frozenset[PeerId] = frozenset()) -> dict[PeerId, Offer]:
-        """Peers that may serve a pass now."""
-        now = time.monotonic()
+    async def _welcome_back(self, answers: Callable[[PeerId], Awaitable[bool]]) -> None:
+        gone = [peer for peer in self._records if self.state(peer).is_avoided and self.state(peer).was_gone]
+        asked = random.sample(gone, min(len(gone), PROBES))
+        for peer, is_back in zip(asked, await asyncio.gather(*map(answers, asked)), strict=True):
+            if is_back:
+                self.state(peer).avoid_until = 0.0
+
+    def offers(self, excluded: frozenset[PeerId] = frozenset(), *, avoided: bool = False) -> dict[PeerId, Offer]:
+        """Peers that may serve a pass now; with `avoided` also those that failed lately."""
         return {
             peer: Offer(
                 record.span,
@@ -90,7 +109,7 @@ class PeerBook:
                 0.0 if peer == self.me else self.state(peer).latency_s,
             )
             for peer, record in self._records.items()
-            if record.state == "online" and peer not in excluded and self.state(peer).avoid_until <= now
+            if record.state == "online" and peer not in excluded and (avoided or not self.state(peer).is_avoided)
         }
 
     def uncovered(self) -> tuple[int, ...]:
@@ -108,6 +127,7 @@ class PeerBook:
         state = self.state(peer)
         state.failures += 1
         state.last_error = str(error)
+        state.was_gone = not isinstance(error, BadAnswer)
         state.avoid_until = time.monotonic() + min(AVOID_S * 2 ** (state.failures - 1), AVOID_MAX_S)
 
     def timeout_s(self, peer: PeerId, size: int, floor_s: float, cap_s: float) -> float:

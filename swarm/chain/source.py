@@ -37,7 +37,7 @@ from swarm.host.relay import Relay
 from swarm.ids import PeerId, RequestId
 from swarm.mixture.rows import ScoreRows
 from swarm.net.links import Links, short
-from swarm.plan.routes import Hop, choose_chain
+from swarm.plan.routes import Hop, Offer, choose_chain
 from swarm.wire.messages import PASS_PROTOCOL, Activations, Epoch, PassAnswer, PassRequest, RouteHop
 from swarm.wire.tensors import Tensor
 
@@ -117,9 +117,16 @@ class ChainSource:
     def chain(self) -> tuple[Hop, ...]:
         """The chain that the next pass will take. Raises CoverageLost."""
         if self._chain is None:
-            offers = self._book.offers(frozenset(self._excluded))
-            self._chain = choose_chain(offers, self._book.n_parts, salt=self._request)
+            excluded = frozenset(self._excluded)
+            try:
+                self._chain = self._choose(self._book.offers(excluded))
+            except CoverageLost:
+                # Who failed lately may be back, and is better than nobody.
+                self._chain = self._choose(self._book.offers(excluded, avoided=True))
         return self._chain
+
+    def _choose(self, offers: dict[PeerId, Offer]) -> tuple[Hop, ...]:
+        return choose_chain(offers, self._book.n_parts, salt=self._request)
 
     async def score(self, work: Work) -> ScoreRows:
         """Raises CoverageLost when no chain is left, PassFailed after MAX_ATTEMPTS; displaced work raises PipelineLost
