@@ -135,6 +135,10 @@ class PeerBook:
         mean = self.state(peer).pass_s.get(size.bit_length())
         return cap_s if mean is None else min(cap_s, max(floor_s, 3 * mean))
 
+    def latency_s(self, peer: PeerId) -> float:
+        """What a pass over `peer` takes beyond its computing; a guess before the first."""
+        return 0.0 if peer == self.me else self.state(peer).latency_s
+
     def slowness(self, peer: PeerId) -> float:
         """The longest mean time of a pass's share, infinite before the first: for choosing whom to suspect."""
         return max(self.state(peer).pass_s.values(), default=math.inf)

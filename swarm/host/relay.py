@@ -103,7 +103,7 @@ class Relay:
             return
         # Nobody else could be told: the coordinator notices by its deadline.
         with suppress(PassFailed):
-            await self._links.send(PeerId(request.reply_to), ANSWER_PROTOCOL, answer, parts)
+            await self._links.send(PeerId(request.reply_to), ANSWER_PROTOCOL, answer, parts, packs=request.packs)
 
     async def _report(self, request: PassRequest, peer: PeerId, error: GlossError) -> None:
         refusal = Refusal(

@@ -26,9 +26,11 @@ class Links:
         self._links: dict[tuple[PeerId, str], _Link] = {}
         self._opening: dict[tuple[PeerId, str], asyncio.Lock] = {}
 
-    async def send(self, peer: PeerId, protocol: str, message: Message, tensors: Sequence[Tensor] = ()) -> None:
+    async def send(
+        self, peer: PeerId, protocol: str, message: Message, tensors: Sequence[Tensor] = (), *, packs: bool = False
+    ) -> None:
         """Raises DialFailed, LinkBroken, or WireError for what no peer would take."""
-        frame = encode(message, tensors)
+        frame = encode(message, tensors, packs=packs)
         try:
             await self._write(peer, protocol, frame)
         except LinkBroken:

@@ -22,6 +22,7 @@ from swarm.wire.messages import (
     Refusal,
     TensorHead,
 )
+from swarm.wire.packed import packed, unpacked
 from swarm.wire.tensors import Tensor, byte_view, size_bytes
 
 Message = PassRequest | PassAnswer | Refusal | Ping | Pong
@@ -39,18 +40,28 @@ class ByteStream(Protocol):
     async def write(self, *chunks: bytes | memoryview) -> None: ...
 
 
-def encode(message: Message, tensors: Sequence[Tensor] = ()) -> list[bytes | memoryview]:
-    """The frame as chunks to write in order. The heads of `tensors` replace those that `message` lists."""
+def encode(message: Message, tensors: Sequence[Tensor] = (), *, packs: bool = False) -> list[bytes | memoryview]:
+    """The frame as chunks to write in order. The heads of `tensors` replace those that `message` lists.
+
+    With `packs` the tensors of an answer are packed where that makes them smaller.
+    """
+    parts: list[bytes | memoryview] = [tensor.data for tensor in tensors]
     if isinstance(message, PassRequest | PassAnswer):
-        message = message.model_copy(update={"tensors": [tensor.head() for tensor in tensors]})
+        heads = [tensor.head() for tensor in tensors]
+        if packs and isinstance(message, PassAnswer):
+            for place, tensor in enumerate(tensors):
+                if (smaller := packed(tensor)) is not None:
+                    parts[place] = smaller
+                    heads[place] = heads[place].model_copy(update={"packed": len(smaller)})
+        message = message.model_copy(update={"tensors": heads})
     elif tensors:
         raise WireError(f"a {message.kind} carries no tensors")
-    head = message.model_dump_json().encode()
-    body_size = sum(byte_view(tensor.data).nbytes for tensor in tensors)
+    head = message.model_dump_json(exclude_none=True).encode()
+    body_size = sum(byte_view(part).nbytes for part in parts)
     # What the peer would refuse must not leave this node. The message's own fields were checked when it was made.
     _check_lengths(len(head), body_size)
-    _check_heads(_heads(message), body_size)
-    return [_PREFIX.pack(len(head), body_size) + head, *(tensor.data for tensor in tensors)]
+    _check_heads(message, body_size)
+    return [_PREFIX.pack(len(head), body_size) + head, *parts]
 
 
 def decode(head: bytes, body: bytes | memoryview) -> tuple[Message, Tensors]:
@@ -89,16 +100,20 @@ def _decode_head(head: bytes, body_size: int) -> Message:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise WireError(f"malformed message: {error.error_count()} errors, first {first['msg']} at {place}") from None
-    _check_heads(_heads(message), body_size)
+    _check_heads(message, body_size)
     return message
 
 
-def _check_heads(heads: Sequence[TensorHead], body_size: int) -> None:
+def _check_heads(message: Message, body_size: int) -> None:
+    heads = _heads(message)
     if len(heads) > MAX_TENSORS:
         raise WireError(f"{len(heads)} tensors in one message; at most {MAX_TENSORS} travel together")
     if len({head.name for head in heads}) != len(heads):
         raise WireError("two tensors of a message have the same name")
-    listed = sum(size_bytes(head.dtype, head.shape) for head in heads)
+    if not isinstance(message, PassAnswer) and any(head.packed for head in heads):
+        raise WireError("only the tensors of an answer may be packed")
+    sizes = [size_bytes(head.dtype, head.shape) for head in heads]
+    listed = sum(head.packed or size for head, size in zip(heads, sizes, strict=True))
     if listed != body_size:
         raise WireError(f"the tensors of a message take {listed} bytes but its body has {body_size}")
 
@@ -106,8 +121,9 @@ def _check_heads(heads: Sequence[TensorHead], body_size: int) -> None:
 def _cut(message: Message, body: memoryview) -> Tensors:
     tensors, start = {}, 0
     for head in _heads(message):
-        stop = start + size_bytes(head.dtype, head.shape)
-        tensors[head.name] = Tensor.raw(head.name, head.dtype, tuple(head.shape), body[start:stop])
+        make, size = (unpacked, head.packed) if head.packed else (Tensor.raw, size_bytes(head.dtype, head.shape))
+        stop = start + size
+        tensors[head.name] = make(head.name, head.dtype, tuple(head.shape), body[start:stop])
         start = stop
     return tensors
 

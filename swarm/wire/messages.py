@@ -1,7 +1,7 @@
 """Messages of the pass protocol: JSON heads of strict schema, tensors as raw bytes behind them.
 
 A frame is  u32 head length | u32 body length | head | body  (big-endian). The body is the tensors that the head lists,
-little-endian, in order, without gaps.
+little-endian, in order, without gaps. Those of an answer may be packed, see `swarm.wire.packed`.
 
 On PASS_PROTOCOL a peer is asked to run parts and to push what comes out to the next peer of the route; nothing comes
 back on that stream, but a Pong for a Ping. On ANSWER_PROTOCOL the last hop answers the coordinator, and a hop that
@@ -41,9 +41,12 @@ class _Message(BaseModel):
 
 
 class TensorHead(_Message):
+    """`packed` is the number of bytes that it takes in the body, for a tensor of an answer that is packed."""
+
     name: Annotated[str, Field(max_length=16)]
     dtype: DType
     shape: Annotated[list[Size], Field(max_length=4)]
+    packed: Annotated[int, Field(ge=1, le=BODY_LIMIT)] | None = None
 
 
 class Epoch(_Message):
@@ -68,7 +71,7 @@ class PassRequest(_Message):
     Tensors: `ids`, integers [rows, columns], when start is 0, else `hidden` [rows, columns, hidden size]; `active`,
     integers [columns], in a pass over some positions of a canvas; `positions`, integers [P], which the head will score.
     `activations` may ask for rounding: `hidden` is of another type then, and with int8 `scales`, `outliers` and
-    `channels` come along.
+    `channels` come along. `packs` asks the head to pack its answer.
     `reply_to` is the coordinator. `session` is its secret for this request: who does not know it can neither read nor
     replace what a span keeps for the request. `computed_us` are the forwards of the hops before.
     """
@@ -88,6 +91,7 @@ class PassRequest(_Message):
     cfg_scale: Annotated[float, Field(ge=0, le=100)] = 0.0
     epoch: Epoch | None = None
     activations: Activations = "exact"
+    packs: bool = False
     budget_ms: Annotated[int, Field(ge=1, le=600_000)]
     computed_us: Computed = Field(default_factory=list)
     tensors: Annotated[list[TensorHead], Field(max_length=MAX_TENSORS)] = Field(default_factory=list)

@@ -243,3 +243,14 @@ def refuse_dials(swarm: Swarm, name: str, to: PeerId) -> None:
         return await dial(target, protocol)
 
     node.open = refusing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("latency_s", "packs"), [(5.0, True), (0.0, False)])
+async def test_a_far_head_packs_its_answers_and_a_near_one_does_not(latency_s: float, packs: bool) -> None:
+    swarm = await Swarm.of(A="0:3", B="3:6")
+    seen: list[bool] = []
+    swarm.hosts["B"].before = lambda request: seen.append(request.packs)
+    swarm.book.state(peer("B")).latency_s = latency_s
+    await swarm.decode(SETTINGS["greedy"])
+    assert seen[0] is packs
+    await swarm.close()
