@@ -4,6 +4,7 @@ Pure: token ids and decoder events in, text out.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from swarm.decode.events import Stepped
 Decode = Callable[[Sequence[int]], str]
 
 _UNFINISHED = "\ufffd"
+_MASKED = Cell(state="masked")
 
 
 class CanvasText:
@@ -24,25 +26,25 @@ class CanvasText:
         self._decode = decode
         self._mask_id, self._eos_id = mask_id, eos_id
         self._gaps = resolved.gaps
-        self._given = np.array(resolved.canvas) != mask_id
+        self._given = [token != mask_id for token in resolved.canvas]
         self._start = resolved.answer_from
         self._sent = ""
         self._pieces: dict[int, str] = {}
+        self._cells: dict[tuple[str, int], Cell] = {}
 
     def cells(self, canvas: npt.NDArray[np.int32], stepped: Stepped | None = None) -> tuple[Cell, ...]:
         """One cell per position from the answer's start on."""
         guessed = {} if stepped is None else {token.position: token.id for token in stepped.guessed}
         made = []
-        for position in range(self._start, len(canvas)):
-            token = int(canvas[position])
+        for position, token in enumerate(canvas[self._start :].tolist(), self._start):
             if self._given[position]:
-                made.append(Cell(state="given", text=self._piece(token)))
+                made.append(self._cell("given", token))
             elif token != self._mask_id:
-                made.append(Cell(state="committed", text=self._piece(token)))
+                made.append(self._cell("committed", token))
             elif position in guessed:
-                made.append(Cell(state="guessed", text=self._piece(guessed[position])))
+                made.append(self._cell("guessed", guessed[position]))
             else:
-                made.append(Cell(state="masked"))
+                made.append(_MASKED)
         return tuple(made)
 
     def committed(self, stepped: Stepped) -> tuple[Committed, ...]:
@@ -85,6 +87,13 @@ class CanvasText:
         """The tokens that were found, without those after the end token."""
         end = self._start + len(self.answer_ids(canvas))
         return [int(canvas[p]) for p in range(self._start, end) if not self._given[p]]
+
+    def _cell(self, state: Literal["given", "committed", "guessed"], token: int) -> Cell:
+        """Cells are frozen, and the same few come in every step: each is made once."""
+        cell = self._cells.get((state, token))
+        if cell is None:
+            cell = self._cells[state, token] = Cell(state=state, text=self._piece(token))
+        return cell
 
     def _piece(self, token: int) -> str:
         if token not in self._pieces:

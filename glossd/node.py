@@ -10,12 +10,12 @@ import time
 from typing import Protocol
 
 import psutil
-import torch
 
 from glossd import __version__
 from glossd.api.schemas import Caches
 from glossd.config import Settings
 from glossd.models import Model
+from glossd.neighbours import daemons_here
 from glossd.observe import Log, Metrics
 from swarm.chain.answers import Answers
 from swarm.chain.peers import PeerBook
@@ -24,7 +24,8 @@ from swarm.errors import GlossError, ModelFileError
 from swarm.host.host import SpanHost
 from swarm.host.relay import Relay
 from swarm.host.server import serve_passes
-from swarm.host.throughput import measure_throughput
+from swarm.host.threads import choose_threads, cores, in_passing_thread
+from swarm.host.throughput import POSITIONS, measure_throughput
 from swarm.ids import PeerId, RequestId, Span
 from swarm.model.span import SpanModule
 from swarm.model.weights import DTYPES, load_span, span_bytes
@@ -40,8 +41,6 @@ log = Log("glossd.node")
 MEMORY_SHARE = 0.5
 """Share of the free memory that `--layers auto` fills at most."""
 PING_S = 1.0
-SMALL_HIDDEN = 1024
-"""Below this width a second thread costs more than it brings."""
 
 
 class Network(Transport, Directory, Protocol):
@@ -151,20 +150,20 @@ class Node:
         return Span(longest.start, min(longest.stop, longest.start + capacity))
 
     async def _host_span(self, span: Span) -> None:
-        config = self.model.checkpoint.config
-        torch.set_num_threads(
-            self._settings.threads or (1 if config.hidden_size < SMALL_HIDDEN else psutil.cpu_count(logical=False) or 1)
-        )
         began = time.monotonic()
-        module = await asyncio.to_thread(self._load, span)
+        threads = choose_threads(self.model.checkpoint.config, self._settings.threads, cores(), daemons_here())
+        module = await asyncio.wrap_future(in_passing_thread(lambda: self._load(span), threads.most))
         self._host = SpanHost(
             module,
             self.book.model,
             self.model.n_tokens,
             self._settings.cache_mb * 2**20,
             joins=not self._settings.deterministic,
+            threads=threads,
         )
-        self._throughput = await asyncio.to_thread(measure_throughput, module, self.model.n_tokens)
+        self._throughput = await asyncio.wrap_future(
+            in_passing_thread(lambda: measure_throughput(module, self.model.n_tokens), threads.of_forward(POSITIONS))
+        )
         self._relay = Relay(self.peer_id, self._host, self._links, self._answers.deliver, self._count_served)
         await serve_passes(self._transport, self._relay)
         seconds = time.monotonic() - began

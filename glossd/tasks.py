@@ -27,6 +27,7 @@ class Overrides:
     order: str | None = None
     threshold: float | None = None
     cfg_scale: float | None = None
+    stop_at_eos: bool | None = None
     suppress_eos: bool | None = None
     factor: float | None = None
     top_p: float | None = None

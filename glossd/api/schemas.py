@@ -76,6 +76,7 @@ class _Decoding(_Body):
     order: Order | None = None
     threshold: float | None = None
     cfg_scale: float | None = None
+    stop_at_eos: bool | None = None
     suppress_eos: bool | None = None
     suppress_eos_confidence: bool | None = None
     factor: float | None = None

@@ -126,6 +126,5 @@ class Decoder:
 
 
 def _tokens(positions: npt.NDArray[np.int32], choice: Choice, which: npt.NDArray[np.bool_]) -> tuple[Token, ...]:
-    return tuple(
-        Token(int(positions[i]), int(choice.ids[i]), float(choice.confidence[i])) for i in np.flatnonzero(which)
-    )
+    columns = (positions, choice.ids, choice.confidence)
+    return tuple(map(Token, *(column[which].tolist() for column in columns)))

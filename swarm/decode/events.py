@@ -1,6 +1,7 @@
 """What the decoder wants scored and what it reports. Frozen data, shared by drivers, requests and the API."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +41,7 @@ class Work:
     displaced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     position: int
     id: int
     confidence: float

@@ -1,6 +1,10 @@
 """The compute thread: it takes every pass that waits for the same parts and runs them in one forward.
 
-Nothing waits for company: while one forward runs, others gather, and go together next. First come, first served.
+While one forward runs, others gather, and go together next. Requests that went together come back one by one, as the
+event loop gets to them; so the thread waits a moment for as many passes as its last forward had, at most a share of the
+time which that took, and a lone request waits for nobody.
+First come, first served: the pass that waits longest is always in the next forward, and since a request has one pass
+under way at a time, requests take turns.
 """
 
 import asyncio
@@ -10,9 +14,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from swarm.errors import GlossError, PassTimeout
+from swarm.host.threads import Threads
 from swarm.ids import Span
 from swarm.mixture.rows import ScoreRows
 from swarm.model.forward import Job, check_job, run_jobs
@@ -20,6 +26,9 @@ from swarm.model.span import SpanModule
 
 MAX_LINES = 4096
 """Positions in one forward; more would only make the others wait longer."""
+
+PATIENCE = 0.25
+"""Share of its last forward's time that the thread waits for as many passes as that had."""
 
 Result = tuple[Tensor | ScoreRows, int]
 
@@ -38,12 +47,13 @@ class _Waiting:
 
 
 class Batcher:
-    """`joins` False runs every pass alone, whatever waits."""
+    """`joins` False runs every pass alone, whatever waits. `threads` None leaves torch's setting as it is."""
 
-    def __init__(self, module: SpanModule, *, joins: bool = True) -> None:
+    def __init__(self, module: SpanModule, *, joins: bool = True, threads: Threads | None = None) -> None:
         self.batches = 0
         self._module = module
         self._joins = joins
+        self._threads = threads
         self._queue: deque[_Waiting] = deque()
         self._awake = threading.Condition()
         self._closed = False
@@ -70,16 +80,20 @@ class Batcher:
         self._thread.join()
 
     def _work(self) -> None:
-        while batch := self._take():
+        company, patience_s = 1, 0.0
+        while batch := self._take(company, patience_s):
             ready = [entry for entry in batch if self._is_ready(entry)]
+            began = time.monotonic()
             if ready:
                 self._run(ready)
+            company, patience_s = len(ready), PATIENCE * (time.monotonic() - began)
 
-    def _take(self) -> list[_Waiting]:
-        """The next passes to run together; empty when closed."""
+    def _take(self, company: int, patience_s: float) -> list[_Waiting]:
+        """The next passes to run together, for up to `patience_s` no fewer than `company`; empty when closed."""
         with self._awake:
-            while not self._queue and not self._closed:
-                self._awake.wait()
+            self._awake.wait_for(lambda: self._queue or self._closed)
+            if self._joins and company > 1:
+                self._awake.wait_for(lambda: len(self._queue) >= company or self._closed, patience_s)
             if self._closed:
                 return []
             first = self._queue.popleft()
@@ -106,6 +120,8 @@ class Batcher:
         return True
 
     def _run(self, batch: Sequence[_Waiting]) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads.of_forward(sum(_lines(entry.job) for entry in batch)))
         began = time.perf_counter()
         try:
             results = run_jobs(self._module, batch[0].span, [entry.job for entry in batch])

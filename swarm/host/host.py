@@ -11,6 +11,7 @@ import torch
 from swarm.errors import BadRequest, GlossError, Overloaded, PeerRefused
 from swarm.host.batcher import Batcher
 from swarm.host.sessions import Sessions
+from swarm.host.threads import Threads
 from swarm.ids import ModelId, Span
 from swarm.mixture.rows import ScoreRows
 from swarm.model.batch import Cache
@@ -39,6 +40,7 @@ class SpanHost:
         session_budget_bytes: int = SESSION_BUDGET_BYTES,
         *,
         joins: bool = True,
+        threads: Threads | None = None,
     ) -> None:
         self.span = module.span
         self.draining = False
@@ -47,7 +49,7 @@ class SpanHost:
         self._module = module
         self._model = model
         self._n_tokens = n_tokens
-        self._batcher = Batcher(module, joins=joins)
+        self._batcher = Batcher(module, joins=joins, threads=threads)
 
     @property
     def hidden_kind(self) -> tuple[DType, int]:

@@ -1,5 +1,6 @@
 """Score rows: what a head says about the masked positions of a canvas. Every score source answers with them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,3 +26,9 @@ class ScoreRows:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def split(self, counts: Sequence[int]) -> list["ScoreRows"]:
+        """The first counts[0] rows, the next counts[1], and so on, as views."""
+        ends = np.cumsum(counts)[:-1]
+        columns = (np.split(column, ends) for column in (self.positions, self.ids, self.log_probs, self.log_tail))
+        return [ScoreRows(*pieces) for pieces in zip(*columns, strict=True)]

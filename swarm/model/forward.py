@@ -19,7 +19,10 @@ from swarm.model.span import SpanModule
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadWork:
-    """positions: int32 [P], ascending; `cfg_scale` composes two canvas rows into one set of score rows."""
+    """positions: int32 [P], ascending; `cfg_scale` composes two canvas rows into one set of score rows.
+
+    `n_tokens` is the tokenizer's size, the same in all work that runs together.
+    """
 
     positions: npt.NDArray[np.int32]
     cfg_scale: float
@@ -96,15 +99,18 @@ def _score(module: SpanModule, hidden: Sequence[Tensor], jobs: Sequence[Job]) ->
     if module.head is None:
         raise BadRequest(f"this node holds {module.span}, which has no head")
     logits = torch.split(module.head(torch.cat(wanted)).cpu(), [len(w) for w in wanted])
-    return [
-        _composed(rows.view(len(job.x), -1, rows.shape[-1]), head, module.config)
+    composed = [
+        _composed(rows.view(len(job.x), -1, rows.shape[-1]), head.cfg_scale)
         for rows, head, job in zip(logits, heads, jobs, strict=True)
     ]
+    positions = np.concatenate([head.positions for head in heads])
+    (n_tokens,) = {head.n_tokens for head in heads}
+    rows = score_rows(torch.cat(composed), positions, module.config.mask_id, n_tokens)
+    return rows.split([len(one) for one in composed])
 
 
-def _composed(logits: Tensor, head: HeadWork, config: ModelConfig) -> ScoreRows:
-    one = logits[0] if len(logits) == 1 else guide(logits[0], logits[1], head.cfg_scale)
-    return score_rows(one, head.positions, config.mask_id, head.n_tokens)
+def _composed(logits: Tensor, cfg_scale: float) -> Tensor:
+    return logits[0] if len(logits) == 1 else guide(logits[0], logits[1], cfg_scale)
 
 
 def read_at(config: ModelConfig, positions: npt.NDArray[np.int32]) -> Tensor:

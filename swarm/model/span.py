@@ -44,9 +44,6 @@ class SpanModule(nn.Module):
     knowing where the span begins.
     """
 
-    cos: Tensor
-    sin: Tensor
-
     def __init__(self, config: ModelConfig, span: Span) -> None:
         super().__init__()
         span.check_within(config.n_parts)
@@ -60,16 +57,21 @@ class SpanModule(nn.Module):
         config = self.config
         with torch.device("cpu"):
             cos, sin = rope_tables(min(length, config.max_length), config.head_dim, config.rope_theta)
-        self.register_buffer("cos", cos, persistent=False)
-        self.register_buffer("sin", sin, persistent=False)
+        # Both at once: another thread may be about to read them.
+        self._tables = cos, sin
+
+    @property
+    def table_length(self) -> int:
+        """Positions that the rotary tables cover now."""
+        return len(self._tables[0])
 
     def tables(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Cosine and sine [N, 1, head_dim] at `positions`, as the layers take them for hidden states of `dtype`."""
         longest = int(positions.max()) + 1
-        if longest > len(self.cos):
+        if longest > self.table_length:
             self.rebuild_tables(2 * longest)
         target = dtype if self.config.rotates_in_weight_dtype else torch.float32
-        cos, sin = (table.to(positions.device, target)[positions, None] for table in (self.cos, self.sin))
+        cos, sin = (table.to(positions.device, target)[positions, None] for table in self._tables)
         return cos, sin
 
     def _build(self, part: int) -> nn.Module:
