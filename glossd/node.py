@@ -18,6 +18,7 @@ from glossd.models import Model
 from glossd.neighbours import daemons_here
 from glossd.observe import Log, Metrics
 from swarm.chain.answers import Answers
+from swarm.chain.hedges import Hedges
 from swarm.chain.peers import PeerBook
 from swarm.chain.source import ChainSource, Shape, Watcher
 from swarm.errors import GlossError, ModelFileError
@@ -74,6 +75,7 @@ class Node:
         self._answers = Answers()
         self._links = Links(self._transport, self._answers.lost)
         self._counting = _Counting(metrics)
+        self.hedges = Hedges(settings.hedge_share)
 
     @property
     def caches(self) -> Caches:
@@ -112,6 +114,8 @@ class Node:
             self._settings.hop_timeout_s,
             self._counting,
             self._settings.activations,
+            self.hedges,
+            self._settings.pass_timeout_floor_s,
         )
 
     async def leave(self) -> None:
@@ -124,6 +128,7 @@ class Node:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(1.0):
                     await self.network.withdraw(self.book.model)
+        await self.hedges.close()
         await self._links.close()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(2.0):
@@ -227,6 +232,9 @@ class _Counting(Watcher):
         self._metrics.passes.inc()
         if attempt:
             self._metrics.replays.inc()
+
+    def pass_hedged(self) -> None:
+        self._metrics.hedges.inc()
 
     def pass_done(self, seconds: float) -> None:
         self._metrics.pass_seconds.observe(seconds)

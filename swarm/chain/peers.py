@@ -28,13 +28,18 @@ AVOID_S, AVOID_MAX_S = 5.0, 300.0
 FIRST_LATENCY_S = 0.02
 TYPICAL_POSITIONS = 64
 EWMA_WEIGHT = 0.2
+FORGOTTEN_S = 60.0
+"""A peer that was slow is given another chance when it was not measured for so long."""
 
 
 @dataclass(slots=True)
 class PeerState:
-    """`pass_s` is the moving mean of a pass's seconds by size. `was_gone`: it did not answer, rather than badly."""
+    """`pass_s` is the moving mean of a pass's seconds by size; `speed` that of parts times positions per computing
+    second, None before the first. `was_gone`: it did not answer, rather than badly."""
 
     latency_s: float = FIRST_LATENCY_S
+    speed: float | None = None
+    measured_at: float = 0.0
     pass_s: dict[int, float] = field(default_factory=dict)
     failures: int = 0
     avoid_until: float = 0.0
@@ -105,12 +110,20 @@ class PeerBook:
         return {
             peer: Offer(
                 record.span,
-                record.throughput / TYPICAL_POSITIONS,
-                0.0 if peer == self.me else self.state(peer).latency_s,
+                self._speed(peer, record) / TYPICAL_POSITIONS,
+                self.latency_s(peer),
             )
             for peer, record in self._records.items()
             if record.state == "online" and peer not in excluded and (avoided or not self.state(peer).is_avoided)
         }
+
+    def _speed(self, peer: PeerId, record: NodeRecord) -> float:
+        """What `peer` announces, unless passes over it took longer lately."""
+        speed = self.state(peer).speed
+        return record.throughput if speed is None or self._is_forgotten(peer) else min(record.throughput, speed)
+
+    def _is_forgotten(self, peer: PeerId) -> bool:
+        return time.monotonic() - self.state(peer).measured_at > FORGOTTEN_S
 
     def uncovered(self) -> tuple[int, ...]:
         return uncovered([offer.span for offer in self.offers().values()], self.n_parts)
@@ -121,6 +134,9 @@ class PeerBook:
         bucket = size.bit_length()
         state.pass_s[bucket] = _blend(state.pass_s.get(bucket, seconds), seconds)
         state.latency_s = _blend(state.latency_s, max(0.0, seconds - compute_s))
+        if compute_s > 0:
+            state.speed = _blend(state.speed or size / compute_s, size / compute_s)
+        state.measured_at = time.monotonic()
         state.failures = 0
 
     def failed(self, peer: PeerId, error: Exception) -> None:
@@ -136,8 +152,9 @@ class PeerBook:
         return cap_s if mean is None else min(cap_s, max(floor_s, 3 * mean))
 
     def latency_s(self, peer: PeerId) -> float:
-        """What a pass over `peer` takes beyond its computing; a guess before the first."""
-        return 0.0 if peer == self.me else self.state(peer).latency_s
+        """What a pass over `peer` takes beyond its computing; a guess before the first, and long after the last."""
+        latency_s = self.state(peer).latency_s
+        return 0.0 if peer == self.me else min(latency_s, FIRST_LATENCY_S) if self._is_forgotten(peer) else latency_s
 
     def slowness(self, peer: PeerId) -> float:
         """The longest mean time of a pass's share, infinite before the first: for choosing whom to suspect."""
