@@ -10,7 +10,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
 
 from swarm.errors import BadAnswer
@@ -25,6 +25,8 @@ REFRESH_S = 2.0
 PROBES = 8
 """Pings to absent peers at each refresh."""
 AVOID_S, AVOID_MAX_S = 5.0, 300.0
+FORGIVEN_S = 1800.0
+"""Failures longer ago than this no longer count."""
 FIRST_LATENCY_S = 0.02
 TYPICAL_POSITIONS = 64
 EWMA_WEIGHT = 0.2
@@ -42,6 +44,7 @@ class PeerState:
     measured_at: float = 0.0
     pass_s: dict[int, float] = field(default_factory=dict)
     failures: int = 0
+    failed_at: float = 0.0
     avoid_until: float = 0.0
     was_gone: bool = False
     last_error: str = ""
@@ -52,7 +55,9 @@ class PeerState:
 
 
 class PeerBook:
-    """Records are kept only if their peer can be mixed with us: same model, tokenizer, precision and protocol major."""
+    """`banned` peers are never asked, whatever they offer.
+
+    Records are kept only if their peer can be mixed with us: same model, tokenizer, precision and protocol major."""
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class PeerBook:
         dtype: str,
         n_parts: int,
         quant: str = "none",
+        banned: Container[PeerId] = (),
     ) -> None:
         self.me = me
         self.model = model
@@ -71,6 +77,7 @@ class PeerBook:
         self._tokenizer = tokenizer
         self._dtype = dtype
         self._quant = quant
+        self._banned = banned
         self._records: dict[PeerId, NodeRecord] = {}
         self._states: dict[PeerId, PeerState] = {}
 
@@ -114,7 +121,10 @@ class PeerBook:
                 self.latency_s(peer),
             )
             for peer, record in self._records.items()
-            if record.state == "online" and peer not in excluded and (avoided or not self.state(peer).is_avoided)
+            if record.state == "online"
+            and peer not in excluded
+            and peer not in self._banned
+            and (avoided or not self.state(peer).is_avoided)
         }
 
     def _speed(self, peer: PeerId, record: NodeRecord) -> float:
@@ -124,6 +134,9 @@ class PeerBook:
 
     def _is_forgotten(self, peer: PeerId) -> bool:
         return time.monotonic() - self.state(peer).measured_at > FORGOTTEN_S
+
+    def is_banned(self, peer: PeerId) -> bool:
+        return peer in self._banned
 
     def uncovered(self) -> tuple[int, ...]:
         return uncovered([offer.span for offer in self.offers().values()], self.n_parts)
@@ -141,10 +154,12 @@ class PeerBook:
 
     def failed(self, peer: PeerId, error: Exception) -> None:
         state = self.state(peer)
-        state.failures += 1
+        now = time.monotonic()
+        state.failures = 1 if now - state.failed_at > FORGIVEN_S else state.failures + 1
+        state.failed_at = now
         state.last_error = str(error)
         state.was_gone = not isinstance(error, BadAnswer)
-        state.avoid_until = time.monotonic() + min(AVOID_S * 2 ** (state.failures - 1), AVOID_MAX_S)
+        state.avoid_until = now + min(AVOID_S * 2 ** (state.failures - 1), AVOID_MAX_S)
 
     def timeout_s(self, peer: PeerId, size: int, floor_s: float, cap_s: float) -> float:
         """Three times the mean of such passes, within floor and cap; the cap before the first."""

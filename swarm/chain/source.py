@@ -128,7 +128,9 @@ class ChainSource:
     @property
     def chain(self) -> tuple[Hop, ...]:
         """The chain that the next pass will take. Raises CoverageLost."""
-        if self._chain is None or any(hop.peer in self._excluded for hop in self._chain):
+        if self._chain is None or any(
+            hop.peer in self._excluded or self._book.is_banned(hop.peer) for hop in self._chain
+        ):
             excluded = frozenset(self._excluded)
             try:
                 self._chain = self._choose(self._book.offers(excluded))
