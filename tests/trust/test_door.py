@@ -1,7 +1,5 @@
 """Who is banned neither calls nor is called; who sends junk again and again is refused, longer each time."""
 
-import asyncio
-
 import pytest
 
 from swarm.errors import DialFailed, LinkBroken
@@ -11,6 +9,7 @@ from swarm.net.transport import Stream
 from swarm.trust import door as module
 from swarm.trust.bans import Ban, Bans
 from swarm.trust.door import FORGIVEN_S, JUNK_ALLOWED, REFUSED_MAX_S, REFUSED_S, Door
+from tests.waiting import until
 
 ME, BAD, GOOD = PeerId("me11111111"), PeerId("bad1111111"), PeerId("good111111")
 
@@ -93,6 +92,4 @@ async def test_the_junk_of_ever_new_names_takes_no_memory(house: House, monkeypa
 async def test_streams_that_ended_are_forgotten(house: House) -> None:
     for _ in range(5):
         assert await house.lets_in(GOOD)
-    async with asyncio.timeout(5):
-        while house.door._open:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    await until(lambda: not house.door._open)
