@@ -38,7 +38,7 @@ class Bans:
         self._path = path
         self._bans = {} if path is None else {PeerId(ban.peer): ban for ban in _read(path)}
 
-    def __contains__(self, peer: PeerId) -> bool:
+    def __contains__(self, peer: object) -> bool:
         return peer in self._bans
 
     def __iter__(self) -> Iterator[Ban]:
