@@ -1,11 +1,14 @@
 """Peers that failed: avoided at once, back as soon as they answer, and better than nobody meanwhile."""
 
 import asyncio
+import time
 
 import pytest
 
-from swarm.errors import BadAnswer, CoverageLost, DialFailed, GlossError
+from swarm.errors import BadAnswer, DialFailed, GlossError
 from swarm.ids import PeerId
+from swarm.net.directory import LEASE_S
+from swarm.wire.records import NodeRecord
 from tests.chain.swarm import Swarm, peer
 from tests.chain.test_exactness import SETTINGS
 
@@ -54,28 +57,18 @@ async def test_who_answers_again_is_back(error: GlossError, answers: bool, back:
     await swarm.close()
 
 
-async def test_a_banned_peer_is_not_asked_even_where_there_is_no_other() -> None:
-    swarm = await Swarm.of(A="0:6", B="0:6")
-    want = await swarm.decode(SETTINGS["warm"], swarm.source("quiet"))
-    banned: set[PeerId] = set()
-    swarm.book._banned = banned
-    source = swarm.source()
-    first = source.chain[0].peer
-    banned.add(first)
-    assert await swarm.decode(SETTINGS["warm"], source) == want
-    assert source.counts.peers == {peer("A"), peer("B")} - {first}
-    banned.update((peer("A"), peer("B")))
-    with pytest.raises(CoverageLost):
-        await swarm.decode(SETTINGS["warm"], source)
-    await swarm.close()
-
-
-async def test_failures_of_long_ago_no_longer_count() -> None:
+async def test_a_record_that_a_look_up_misses_counts_until_its_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     swarm = await Swarm.of(A="0:6")
-    for _ in range(4):
-        swarm.book.failed(peer("A"), LIED)
-    assert swarm.book.state(peer("A")).failures == 4
-    swarm.book.state(peer("A")).failed_at -= 10_000
-    swarm.book.failed(peer("A"), LIED)
-    assert swarm.book.state(peer("A")).failures == 1
+
+    async def nothing(model: str) -> dict[PeerId, NodeRecord]:
+        return {}
+
+    monkeypatch.setattr(swarm.network.nodes[peer("me")], "records", nothing)
+    await swarm.book.refresh()
+    assert swarm.book.uncovered() == ()
+    later = time.monotonic() + LEASE_S + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    await swarm.book.refresh()
+    assert swarm.book.uncovered() == (0, 1, 2, 3, 4, 5)
+    monkeypatch.undo()
     await swarm.close()

@@ -106,9 +106,8 @@ async def test_peers_that_do_not_fit_are_never_mixed_in(changes: dict[str, objec
 
 
 async def test_a_peer_with_another_model_is_not_seen_at_all() -> None:
-    swarm = await Swarm.of(A="0:3", B="3:6")
-    await swarm.network.nodes[peer("B")].withdraw(checkpoint().model_id)
-    await swarm.network.nodes[peer("B")].announce(record("B", Span(3, 6), model="1" * 64))
+    swarm = await Swarm.of(A="0:3")
+    await swarm.network.node(peer("B")).announce(record("B", Span(3, 6), model="1" * 64))
     await swarm.book.refresh()
     assert swarm.book.uncovered() == (3, 4, 5)
     await swarm.close()
