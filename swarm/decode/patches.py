@@ -11,6 +11,7 @@ Passes of one decoder must be computed in the order of their steps: then the tok
 how long anything takes.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -68,9 +69,9 @@ class _Known:
 class PatchDecoder(Decoder):
     """Needs `settings.patches` > 1, commit by threshold and the dual cache.
 
-    Displaced, a patch fixes what reaches the threshold and may fix nothing; when no patch fixed anything in its last
-    visit, the best position known is fixed. One synchronous step, over the whole canvas, comes first in every block and
-    after every `refresh_steps` - 1 loops.
+    Displaced, a patch fixes what reaches the threshold and may fix nothing. When every patch has seen all that is fixed
+    and fixed nothing more, the best position of all is. One synchronous step, over the whole canvas, comes first in
+    every block and after every `refresh_steps` - 1 loops.
     """
 
     def __init__(
@@ -136,7 +137,10 @@ class PatchDecoder(Decoder):
     def _displaced(self, patch: int) -> Work:
         positions = self._open(self._patches[patch])
         visit = self._visits[patch] = self._visits.get(patch, 0) + 1
-        active = self._with_riders(positions, visit)
+        leads = positions - self._lead
+        riders = self._riders(visit, len(positions))
+        active = np.unique(np.concatenate((positions, riders, leads[leads >= 0]))).astype(np.int32)
+        self._note_staleness(active, visit)
         self._made_at[active] = visit
         epoch = replace(self._epoch, active=active)
         scale = self.settings.cfg_scale
@@ -148,17 +152,24 @@ class PatchDecoder(Decoder):
         self._flights[work.step] = _Flight(patch, work.positions, self.masks_left)
         return work
 
-    def _with_riders(self, positions: npt.NDArray[np.int32], visit: int) -> npt.NDArray[np.int32]:
-        """The positions that a patch computes at its `visit`: its own, and those of the block that belong to no patch
-        any more and were fixed since they were last computed, or would get older than allowed."""
+    def _riders(self, visit: int, own: int) -> npt.NDArray[np.int32]:
+        """Fixed positions of the block that a pass computes beside its `own` masked ones.
+
+        What was fixed since it was last computed, and what would get older than allowed, must go; what is as old as
+        allowed fills the pass up to its share of the block, so that passes stay alike.
+        """
         block = np.arange(self._current.start, self._current.stop, dtype=np.int32)
-        settled = self.canvas[block] != self._mask_id
-        old = visit - self._made_at[block] > self.settings.staleness
-        leads = positions - self._lead
-        active = np.unique(np.concatenate((positions, block[settled & old], leads[leads >= 0]))).astype(np.int32)
-        used = np.setdiff1d(block, active)
-        self.telemetry.staleness = max(self.telemetry.staleness, visit - int(self._made_at[used].min(initial=visit)))
-        return active
+        settled = block[self.canvas[block] != self._mask_id]
+        age = visit - self._made_at[settled]
+        due = settled[age > self.settings.staleness]
+        room = max(0, math.ceil(len(block) / len(self._live())) - own - len(due))
+        return np.concatenate((due, settled[age == self.settings.staleness][:room]))
+
+    def _note_staleness(self, active: npt.NDArray[np.int32], visit: int) -> None:
+        block = np.arange(self._current.start, self._current.stop, dtype=np.int32)
+        made = self._made_at[np.setdiff1d(block, active)]
+        oldest = int(made[made != NEVER].min(initial=visit))
+        self.telemetry.staleness = max(self.telemetry.staleness, visit - oldest)
 
     def _apply_whole(self, step: int, rows: ScoreRows) -> list[Event]:
         self._measure(rows)
