@@ -80,7 +80,6 @@ class Timings(_Event):
     steps: int
     passes: int
     replays: int
-    hedges: int = 0
     tokens_per_s: float
 
 

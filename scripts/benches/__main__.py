@@ -9,10 +9,12 @@ from pathlib import Path
 
 from scripts.benches.harness import environment
 
+NOT_BENCHES = ("__main__", "harness", "held", "far")
+
 
 def names() -> list[str]:
     here = [str(Path(__file__).parent)]
-    return sorted(m.name for m in pkgutil.iter_modules(here) if m.name not in ("__main__", "harness"))
+    return sorted(m.name for m in pkgutil.iter_modules(here) if m.name not in NOT_BENCHES)
 
 
 def main() -> None:
