@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from scripts.netlab import star
+from scripts.netlab import Lab, public_nodes
 from tests.swarmlab.daemons import Daemon
 
 
@@ -14,17 +14,21 @@ from tests.swarmlab.daemons import Daemon
 def far_chain(
     spans: Sequence[str], rtt_ms: float, hold_ms: float, *, loss: float = 0.0, jitter_ms: float = 0.0, **flags: object
 ) -> Iterator[list[Daemon]]:
-    """The coordinator and a held daemon for each of `spans`, any two of them `rtt_ms` apart."""
+    """The coordinator and a held daemon for each of `spans`, any two of them `rtt_ms` apart.
+
+    `loss` and `jitter_ms` hold for the way between two of them, one way.
+    """
     os.environ["HOLD_MS"] = str(hold_ms)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="glossd-far-")))
-        spaces = stack.enter_context(star(len(spans) + 1, rtt_ms, loss=loss, jitter_ms=jitter_ms))
+        nodes = public_nodes(len(spans) + 1, rtt_ms, loss=loss / 2, jitter_ms=jitter_ms)
+        lab = stack.enter_context(Lab.made(nodes))
         daemons: list[Daemon] = []
-        for index, (space, layers) in enumerate(zip(spaces, ["none", *spans], strict=True)):
-            own = {"layers": layers, "host": space.address, "threads": 1, "hop_timeout_s": 30.0, **flags}
+        for index, (node, layers) in enumerate(zip(nodes, ["none", *spans], strict=True)):
+            own = {"layers": layers, "host": lab.address(node.name), "threads": 1, "hop_timeout_s": 30.0, **flags}
             if daemons:
                 own["join"] = [daemons[0].join_address]
-            daemon = Daemon(folder / f"node{index}", own, enter=space.enter, module="scripts.benches.held")
+            daemon = Daemon(folder / f"node{index}", own, enter=lab.enter(node.name), module="scripts.benches.held")
             stack.callback(daemon.end)
             daemons.append(daemon.launch())
             if index == 0:
