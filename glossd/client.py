@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from glossd.api.schemas import PeerInfo, Status
+from glossd.api.schemas import BanInfo, PeerInfo, Status
 from glossd.events import EVENT, Done, Error, HaltedEvent, RequestEvent
 from swarm.errors import GlossError, NotRunning
 
@@ -24,6 +24,7 @@ ADMIN_S = 15.0
 _DEADLINE_S = 300.0
 _SLACK_S = 10.0
 PEERS = TypeAdapter(list[PeerInfo])
+BANS = TypeAdapter(list[BanInfo])
 
 
 class Client:
@@ -53,6 +54,15 @@ class Client:
     def peers(self) -> list[PeerInfo]:
         return PEERS.validate_json(self._admin("GET", "/api/peers"))
 
+    def bans(self) -> list[BanInfo]:
+        return BANS.validate_json(self._admin("GET", "/api/bans"))
+
+    def ban(self, peer: str, reason: str = "") -> None:
+        self._admin("POST", "/api/bans", {"peer": peer, "reason": reason})
+
+    def unban(self, peer: str) -> None:
+        self._admin("POST", "/api/unban", {"peer": peer})
+
     def stop(self) -> None:
         """Ask the daemon to leave. It does so after this returns."""
         self._admin("POST", "/api/stop")
@@ -65,8 +75,8 @@ class Client:
             return False
         return True
 
-    def _admin(self, method: str, path: str) -> bytes:
-        with self._asked(method, path, ADMIN_S) as response:
+    def _admin(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        with self._asked(method, path, ADMIN_S, body) as response:
             return checked(response.status, response.read())
 
     @contextmanager

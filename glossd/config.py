@@ -104,10 +104,21 @@ class Settings(BaseSettings):
     deterministic: bool = False
     cache_mb: Annotated[int, Field(ge=0, le=10_000_000)] = 1024
     hop_timeout_s: Annotated[float, Field(gt=0, le=600)] = 8.0
+    pass_timeout_floor_s: Annotated[float, Field(gt=0, le=600)] = 2.0
+    hedge_share: Annotated[float, Field(ge=0, le=1)] = 0.1
     drain_s: Annotated[float, Field(ge=0, le=600)] = 3.0
 
     @field_validator(
-        "port", "threads", "queue_limit", "max_running", "cache_mb", "hop_timeout_s", "drain_s", mode="before"
+        "port",
+        "threads",
+        "queue_limit",
+        "max_running",
+        "cache_mb",
+        "hop_timeout_s",
+        "pass_timeout_floor_s",
+        "hedge_share",
+        "drain_s",
+        mode="before",
     )
     @classmethod
     def _no_bool(cls, value: object, info: ValidationInfo) -> object:

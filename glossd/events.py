@@ -80,6 +80,7 @@ class Timings(_Event):
     steps: int
     passes: int
     replays: int
+    hedges: int = 0
     tokens_per_s: float
 
 

@@ -18,6 +18,7 @@ from glossd.models import Model
 from glossd.neighbours import daemons_here
 from glossd.observe import Log, Metrics
 from swarm.chain.answers import Answers
+from swarm.chain.hedges import Hedges
 from swarm.chain.peers import PeerBook
 from swarm.chain.source import ChainSource, Shape, Watcher
 from swarm.errors import GlossError, ModelFileError
@@ -34,6 +35,8 @@ from swarm.net.directory import LEASE_S, Directory
 from swarm.net.links import Links
 from swarm.net.transport import Transport
 from swarm.plan.placement import choose_span
+from swarm.trust.bans import Ban, Bans
+from swarm.trust.door import Door
 from swarm.wire.records import NodeRecord
 
 log = Log("glossd.node")
@@ -60,6 +63,7 @@ class Node:
         self._relay: Relay | None = None
         self._throughput = 0.0
         self._tasks: list[asyncio.Task[None]] = []
+        self.bans = Bans(settings.state_dir / "bans.json")
         checkpoint = model.checkpoint
         self.book = PeerBook(
             network,
@@ -69,11 +73,14 @@ class Node:
             self.dtype,
             checkpoint.config.n_parts,
             self.quant,
+            self.bans,
         )
-        self._transport = CountedTransport(network, metrics.sent_bytes.inc, metrics.received_bytes.inc)
+        self._door = Door(network, self.bans)
+        self._transport = CountedTransport(self._door, metrics.sent_bytes.inc, metrics.received_bytes.inc)
         self._answers = Answers()
         self._links = Links(self._transport, self._answers.lost)
         self._counting = _Counting(metrics)
+        self.hedges = Hedges(settings.hedge_share)
 
     @property
     def caches(self) -> Caches:
@@ -99,6 +106,13 @@ class Node:
         refreshing = self.book.keep_fresh(self._is_there, self._count_peers)
         self._tasks.append(asyncio.create_task(refreshing, name="refresh peers"))
 
+    async def ban(self, peer: PeerId, reason: str) -> None:
+        """From now on `peer` neither serves this node nor is served. Raises BadRequest."""
+        self.bans.add(Ban(peer=peer, since=time.time(), reason=reason))
+        await self._links.forget(peer)
+        await self._door.cut(peer)
+        log.info("banned", peer=peer, reason=reason)
+
     def new_source(self, request: RequestId) -> ChainSource:
         config = self.model.checkpoint.config
         shape = Shape(config.hidden_size, self.dtype, config.mask_id, self.model.n_tokens)
@@ -112,6 +126,8 @@ class Node:
             self._settings.hop_timeout_s,
             self._counting,
             self._settings.activations,
+            self.hedges,
+            self._settings.pass_timeout_floor_s,
         )
 
     async def leave(self) -> None:
@@ -124,6 +140,7 @@ class Node:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(1.0):
                     await self.network.withdraw(self.book.model)
+        await self.hedges.close()
         await self._links.close()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(2.0):
@@ -165,7 +182,7 @@ class Node:
             in_passing_thread(lambda: measure_throughput(module, self.model.n_tokens), threads.of_forward(POSITIONS))
         )
         self._relay = Relay(self.peer_id, self._host, self._links, self._answers.deliver, self._count_served)
-        await serve_passes(self._transport, self._relay)
+        await serve_passes(self._transport, self._relay, self._door.sent_junk)
         seconds = time.monotonic() - began
         log.info("hosting", model=self.model.name, parts=span, seconds=seconds, throughput=self._throughput)
 
@@ -227,6 +244,9 @@ class _Counting(Watcher):
         self._metrics.passes.inc()
         if attempt:
             self._metrics.replays.inc()
+
+    def pass_hedged(self) -> None:
+        self._metrics.hedges.inc()
 
     def pass_done(self, seconds: float) -> None:
         self._metrics.pass_seconds.observe(seconds)

@@ -98,6 +98,7 @@ class Metrics:
         self.steps = Counter("glossd_steps", "Denoising steps done.", registry=registry)
         self.passes = Counter("glossd_passes", "Forward passes started, replays included.", registry=registry)
         self.replays = Counter("glossd_replays", "Passes that were run again after a failure.", registry=registry)
+        self.hedges = Counter("glossd_hedges", "Late passes that were sent to other peers too.", registry=registry)
         self.tokens = Counter("glossd_tokens", "Tokens committed.", registry=registry)
         self.pass_seconds = Histogram(
             "glossd_pass_seconds", "Time of one pass through a chain.", buckets=_SECONDS, registry=registry

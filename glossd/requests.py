@@ -240,6 +240,7 @@ class Requests:
                 steps=event.steps,
                 passes=source.counts.passes,
                 replays=source.counts.replays,
+                hedges=source.counts.hedges,
                 tokens_per_s=len(ids) / max(seconds, 1e-9),
             ),
             peers=tuple(sorted(source.counts.peers)),

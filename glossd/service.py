@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 
 from glossd import __version__
-from glossd.api.schemas import PeerInfo, Queue, Sockets, Status
+from glossd.api.schemas import BanInfo, PeerInfo, Queue, Sockets, Status
 from glossd.config import Settings
 from glossd.node import Node
 from glossd.observe import Metrics
 from glossd.requests import Requests, Running
 from glossd.tasks import Task
+from swarm.errors import BadRequest
+from swarm.ids import PeerId
 from swarm.net.directory import LEASE_S
 from swarm.wire.records import precision
 
@@ -78,6 +80,18 @@ class LocalService:
             )
             for peer, record in sorted(book.records().items(), key=lambda item: (item[1].span, item[0]))
         ]
+
+    def bans(self) -> list[BanInfo]:
+        return [BanInfo(**ban.model_dump()) for ban in self._node.bans]
+
+    async def ban(self, peer: str, reason: str) -> None:
+        if peer == self._node.peer_id:
+            raise BadRequest("that is this node itself; `glossd stop` ends it", "peer")
+        await self._node.ban(PeerId(peer), reason)
+
+    def unban(self, peer: str) -> None:
+        if not self._node.bans.remove(PeerId(peer)):
+            raise BadRequest("that peer is not banned; `glossd bans` lists those that are", "peer")
 
     def models(self) -> list[str]:
         return [self._node.model.name]

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from glossd.api.schemas import Caches, PeerInfo, Queue, Sockets, Status
+from glossd.api.schemas import BanInfo, Caches, PeerInfo, Queue, Sockets, Status
 from glossd.events import Cell, Committed, Done, Hop, Plan, RequestEvent, Step, Text, Timings, Usage
 from glossd.tasks import Task
+from swarm.errors import BadRequest
 
 PEER = "12D3KooWfake"
 HOP = Hop(peer=PEER, span="0:4", local=True)
@@ -72,6 +73,7 @@ class FakeService:
         self.uncovered: tuple[int, ...] = ()
         self.tasks: list[Task] = []
         self.running: list[FakeRunning] = []
+        self.banned: list[BanInfo] = []
         self.submitted = asyncio.Event()
         self.stopped = asyncio.Event()
 
@@ -118,6 +120,18 @@ class FakeService:
             expires_in_s=9.0,
         )
         return [here]
+
+    def bans(self) -> list[BanInfo]:
+        return self.banned
+
+    async def ban(self, peer: str, reason: str) -> None:
+        self.banned.append(BanInfo(peer=peer, since=0.0, reason=reason))
+
+    def unban(self, peer: str) -> None:
+        kept = [ban for ban in self.banned if ban.peer != peer]
+        if kept == self.banned:
+            raise BadRequest("that peer is not banned", "peer")
+        self.banned = kept
 
     def models(self) -> list[str]:
         return ["gloss-tiny", "org/other"]

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from glossd.api.answer import Answer, NdjsonShape, Shape
 from glossd.api.errors import error_event, error_response, http_error, internal_error
 from glossd.api.openai import StreamShape, WholeShape
-from glossd.api.schemas import ChatBody, CompletionBody, PromptBody, parse
+from glossd.api.schemas import BanBody, ChatBody, CompletionBody, PromptBody, parse
 from glossd.api.service import Service
 from swarm.errors import BadRequest, GlossError, TooLarge
 
@@ -29,6 +29,7 @@ def build_app(service: Service) -> Starlette:
             *_openai_routes(service),
             *_native_routes(service),
             *_admin_routes(service),
+            *_ban_routes(service),
         ],
         exception_handlers={
             GlossError: _on_gloss_error,
@@ -117,6 +118,26 @@ def _admin_routes(service: Service) -> list[Route]:
         Route("/health", health, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
         Route("/api/stop", stop, methods=["POST"]),
+    ]
+
+
+def _ban_routes(service: Service) -> list[Route]:
+    async def bans(_: Request) -> Response:
+        return JSONResponse([ban.model_dump(mode="json") for ban in service.bans()])
+
+    async def ban(request: Request) -> Response:
+        body = parse(BanBody, await read_body(request))
+        await service.ban(body.peer, body.reason)
+        return await bans(request)
+
+    async def unban(request: Request) -> Response:
+        service.unban(parse(BanBody, await read_body(request)).peer)
+        return await bans(request)
+
+    return [
+        Route("/api/bans", bans, methods=["GET"]),
+        Route("/api/bans", ban, methods=["POST"]),
+        Route("/api/unban", unban, methods=["POST"]),
     ]
 
 

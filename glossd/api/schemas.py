@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from glossd.tasks import MAX_NEW_TOKENS, Message, Overrides, Task
 from swarm.decode.settings import Cache, Commit, DecodeSettings, Order
 from swarm.errors import BadRequest
+from swarm.wire.records import PeerName
 
 MAX_MESSAGES = 1000
 MAX_DEADLINE_S = 3600.0
@@ -259,6 +260,13 @@ def parse(schema: type[_AnyBody], data: bytes) -> _AnyBody:
     raise BadRequest(f"{field}: {message}" if field else message, field or None)
 
 
+class BanBody(_Body):
+    """`POST /api/bans` and `POST /api/unban`."""
+
+    peer: PeerName
+    reason: Annotated[str, Field(max_length=200)] = ""
+
+
 class _Report(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -307,6 +315,14 @@ class Status(_Report):
     queue: Queue
     caches: Caches
     requests: dict[str, int] = Field(default_factory=dict)
+
+
+class BanInfo(_Report):
+    """`since` is in seconds of Unix time."""
+
+    peer: str
+    since: float
+    reason: str
 
 
 class PeerInfo(_Report):

@@ -21,7 +21,7 @@ from glossd.api.guard import Guard
 from swarm.errors import StartError
 
 MAX_CONNECTIONS = 128
-HEAD_TIMEOUT_S = 10.0
+HEAD_TIMEOUT_S = 5.0
 SOCKET_PATH_LIMIT = 100  # bytes; systems allow 104 to 108
 _BACKLOG = 128
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from glossd.api.schemas import PeerInfo, Status
+from glossd.api.schemas import BanInfo, PeerInfo, Status
 from glossd.events import RequestEvent
 from glossd.tasks import Task
 
@@ -30,6 +30,16 @@ class Service(Protocol):
     async def status(self) -> Status: ...
 
     async def peers(self) -> list[PeerInfo]: ...
+
+    def bans(self) -> list[BanInfo]: ...
+
+    async def ban(self, peer: str, reason: str) -> None:
+        """From now on `peer` neither serves this node nor is served. Raises BadRequest."""
+        ...
+
+    def unban(self, peer: str) -> None:
+        """Raises BadRequest when `peer` is not banned."""
+        ...
 
     def models(self) -> list[str]:
         """Names under which the OpenAI routes know the model."""

@@ -1,4 +1,4 @@
-"""Commands about the daemon itself: status, peers, id, stop, config."""
+"""Commands about the daemon itself: status, peers, bans, id, stop, config."""
 
 import json as json_module
 import time
@@ -36,6 +36,35 @@ def peers(json: JsonOption = False, socket: SocketOption = None) -> None:
 def identity(socket: SocketOption = None) -> None:
     """Print this node's peer id."""
     typer.echo(client(socket).status().peer)
+
+
+def ban(
+    peer: Annotated[str, typer.Argument(metavar="PEER", help="Peer id, as `glossd peers` prints it.")],
+    reason: Annotated[str, typer.Option(help="A note for yourself.")] = "",
+    socket: SocketOption = None,
+) -> None:
+    """Have nothing to do with a peer any more: neither ask it for passes nor serve it."""
+    client(socket).ban(peer, reason)
+    note("banned; requests that ran over it go on without it")
+
+
+def unban(
+    peer: Annotated[str, typer.Argument(metavar="PEER", help="Peer id, as `glossd bans` prints it.")],
+    socket: SocketOption = None,
+) -> None:
+    """Let a banned peer in again."""
+    client(socket).unban(peer)
+    note("unbanned")
+
+
+def bans(json: JsonOption = False, socket: SocketOption = None) -> None:
+    """List the peers that this node was told to have nothing to do with."""
+    banned = client(socket).bans()
+    if json:
+        typer.echo(json_module.dumps([each.model_dump(mode="json") for each in banned]))
+        return
+    rows = [(each.peer, time.strftime("%Y-%m-%d %H:%M", time.localtime(each.since)), each.reason) for each in banned]
+    typer.echo(printable(columns([("PEER", "SINCE", "REASON"), *rows])))
 
 
 def stop(socket: SocketOption = None) -> None:

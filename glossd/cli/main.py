@@ -72,6 +72,12 @@ def run(
     hop_timeout_s: Annotated[
         float | None, typer.Option("--hop-timeout", metavar="SECONDS", help="Longest wait for a peer [8].")
     ] = None,
+    pass_timeout_floor_s: Annotated[
+        float | None, typer.Option("--pass-timeout-floor", metavar="SECONDS", help="Least time that a pass gets [2].")
+    ] = None,
+    hedge_share: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Share of passes that may be sent twice when late [0.1].")
+    ] = None,
     drain_s: Annotated[
         float | None, typer.Option("--drain", metavar="SECONDS", help="Time to end what runs [3].")
     ] = None,
@@ -97,6 +103,9 @@ app.command("prompt")(prompt.prompt)
 app.command("infill")(prompt.infill)
 app.command("status")(admin.status)
 app.command("peers")(admin.peers)
+app.command("ban")(admin.ban)
+app.command("unban")(admin.unban)
+app.command("bans")(admin.bans)
 app.command("id")(admin.identity)
 app.command("stop")(admin.stop)
 app.command("pull")(models.pull)

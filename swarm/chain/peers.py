@@ -10,7 +10,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
 
 from swarm.errors import BadAnswer
@@ -25,18 +25,26 @@ REFRESH_S = 2.0
 PROBES = 8
 """Pings to absent peers at each refresh."""
 AVOID_S, AVOID_MAX_S = 5.0, 300.0
+FORGIVEN_S = 1800.0
+"""Failures longer ago than this no longer count."""
 FIRST_LATENCY_S = 0.02
 TYPICAL_POSITIONS = 64
 EWMA_WEIGHT = 0.2
+FORGOTTEN_S = 60.0
+"""A peer that was slow is given another chance when it was not measured for so long."""
 
 
 @dataclass(slots=True)
 class PeerState:
-    """`pass_s` is the moving mean of a pass's seconds by size. `was_gone`: it did not answer, rather than badly."""
+    """`pass_s` is the moving mean of a pass's seconds by size; `speed` that of parts times positions per computing
+    second, None before the first. `was_gone`: it did not answer, rather than badly."""
 
     latency_s: float = FIRST_LATENCY_S
+    speed: float | None = None
+    measured_at: float = 0.0
     pass_s: dict[int, float] = field(default_factory=dict)
     failures: int = 0
+    failed_at: float = 0.0
     avoid_until: float = 0.0
     was_gone: bool = False
     last_error: str = ""
@@ -47,7 +55,9 @@ class PeerState:
 
 
 class PeerBook:
-    """Records are kept only if their peer can be mixed with us: same model, tokenizer, precision and protocol major."""
+    """`banned` peers are never asked, whatever they offer.
+
+    Records are kept only if their peer can be mixed with us: same model, tokenizer, precision and protocol major."""
 
     def __init__(
         self,
@@ -58,6 +68,7 @@ class PeerBook:
         dtype: str,
         n_parts: int,
         quant: str = "none",
+        banned: Container[PeerId] = (),
     ) -> None:
         self.me = me
         self.model = model
@@ -66,6 +77,7 @@ class PeerBook:
         self._tokenizer = tokenizer
         self._dtype = dtype
         self._quant = quant
+        self._banned = banned
         self._records: dict[PeerId, NodeRecord] = {}
         self._found: dict[PeerId, tuple[NodeRecord, float]] = {}
         self._states: dict[PeerId, PeerState] = {}
@@ -111,12 +123,26 @@ class PeerBook:
         return {
             peer: Offer(
                 record.span,
-                record.throughput / TYPICAL_POSITIONS,
-                0.0 if peer == self.me else self.state(peer).latency_s,
+                self._speed(peer, record) / TYPICAL_POSITIONS,
+                self.latency_s(peer),
             )
             for peer, record in self._records.items()
-            if record.state == "online" and peer not in excluded and (avoided or not self.state(peer).is_avoided)
+            if record.state == "online"
+            and peer not in excluded
+            and peer not in self._banned
+            and (avoided or not self.state(peer).is_avoided)
         }
+
+    def _speed(self, peer: PeerId, record: NodeRecord) -> float:
+        """What `peer` announces, unless passes over it took longer lately."""
+        speed = self.state(peer).speed
+        return record.throughput if speed is None or self._is_forgotten(peer) else min(record.throughput, speed)
+
+    def _is_forgotten(self, peer: PeerId) -> bool:
+        return time.monotonic() - self.state(peer).measured_at > FORGOTTEN_S
+
+    def is_banned(self, peer: PeerId) -> bool:
+        return peer in self._banned
 
     def uncovered(self) -> tuple[int, ...]:
         return uncovered([offer.span for offer in self.offers().values()], self.n_parts)
@@ -127,14 +153,19 @@ class PeerBook:
         bucket = size.bit_length()
         state.pass_s[bucket] = _blend(state.pass_s.get(bucket, seconds), seconds)
         state.latency_s = _blend(state.latency_s, max(0.0, seconds - compute_s))
+        if compute_s > 0:
+            state.speed = _blend(state.speed or size / compute_s, size / compute_s)
+        state.measured_at = time.monotonic()
         state.failures = 0
 
     def failed(self, peer: PeerId, error: Exception) -> None:
         state = self.state(peer)
-        state.failures += 1
+        now = time.monotonic()
+        state.failures = 1 if now - state.failed_at > FORGIVEN_S else state.failures + 1
+        state.failed_at = now
         state.last_error = str(error)
         state.was_gone = not isinstance(error, BadAnswer)
-        state.avoid_until = time.monotonic() + min(AVOID_S * 2 ** (state.failures - 1), AVOID_MAX_S)
+        state.avoid_until = now + min(AVOID_S * 2 ** (state.failures - 1), AVOID_MAX_S)
 
     def timeout_s(self, peer: PeerId, size: int, floor_s: float, cap_s: float) -> float:
         """Three times the mean of such passes, within floor and cap; the cap before the first."""
@@ -142,8 +173,9 @@ class PeerBook:
         return cap_s if mean is None else min(cap_s, max(floor_s, 3 * mean))
 
     def latency_s(self, peer: PeerId) -> float:
-        """What a pass over `peer` takes beyond its computing; a guess before the first."""
-        return 0.0 if peer == self.me else self.state(peer).latency_s
+        """What a pass over `peer` takes beyond its computing; a guess before the first, and long after the last."""
+        latency_s = self.state(peer).latency_s
+        return 0.0 if peer == self.me else min(latency_s, FIRST_LATENCY_S) if self._is_forgotten(peer) else latency_s
 
     def slowness(self, peer: PeerId) -> float:
         """The longest mean time of a pass's share, infinite before the first: for choosing whom to suspect."""

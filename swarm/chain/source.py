@@ -20,13 +20,13 @@ import numpy.typing as npt
 
 from swarm.chain.answers import Answers, HopFailed
 from swarm.chain.checks import rows_from
+from swarm.chain.hedges import Hedges
 from swarm.chain.peers import PeerBook
 from swarm.decode.events import Work
 from swarm.errors import (
     BadAnswer,
     CacheMiss,
     CoverageLost,
-    GlossError,
     NetworkDown,
     PassFailed,
     PassTimeout,
@@ -63,6 +63,7 @@ class Shape:
 class PassCounts:
     passes: int = 0
     replays: int = 0
+    hedges: int = 0
     peers: set[PeerId] = field(default_factory=set)
 
 
@@ -71,6 +72,9 @@ class Watcher:
 
     def pass_started(self, attempt: int) -> None:
         """`attempt` > 0 runs a pass again."""
+
+    def pass_hedged(self) -> None:
+        """A late pass is sent to other peers too."""
 
     def pass_done(self, seconds: float) -> None: ...
 
@@ -84,7 +88,8 @@ _NOBODY = Watcher()
 
 class ChainSource:
     """Scores the work of one request. `relay` runs the hops that fall to this node, without the network;
-    `activations` says what hidden states are rounded to where they do travel."""
+    `activations` says what hidden states are rounded to where they do travel. Without `hedges` no pass is sent twice.
+    """
 
     def __init__(
         self,
@@ -97,6 +102,8 @@ class ChainSource:
         hop_timeout_s: float,
         watcher: Watcher = _NOBODY,
         activations: Activations = "exact",
+        hedges: Hedges | None = None,
+        timeout_floor_s: float = TIMEOUT_FLOOR_S,
     ) -> None:
         self.counts = PassCounts()
         self._request = request
@@ -109,16 +116,21 @@ class ChainSource:
         self._cap_s = hop_timeout_s
         self._watcher = watcher
         self._activations = activations
+        self._hedges = hedges or Hedges(0)
+        self._floor_s = timeout_floor_s
         self._excluded: set[PeerId] = set()
         self._witnesses: set[PeerId] = set()
         self._silences = 0
         self._chain: tuple[Hop, ...] | None = None
-        self._primed: tuple[tuple[Hop, ...], int] | None = None
+        self._primed: dict[tuple[Hop, ...], int] = {}
+        self._spares: tuple[tuple[Hop, ...], bool] = (), False
 
     @property
     def chain(self) -> tuple[Hop, ...]:
         """The chain that the next pass will take. Raises CoverageLost."""
-        if self._chain is None:
+        if self._chain is None or any(
+            hop.peer in self._excluded or self._book.is_banned(hop.peer) for hop in self._chain
+        ):
             excluded = frozenset(self._excluded)
             try:
                 self._chain = self._choose(self._book.offers(excluded))
@@ -137,39 +149,103 @@ class ChainSource:
         for attempt in range(MAX_ATTEMPTS):
             chain = await self._chain_or_news()
             self._watcher.pass_started(attempt)
-            failed: GlossError
             try:
-                return await self._scored(chain, work, serials)
-            except CacheMiss as error:
+                return await self._hedged(chain, work, serials)
+            except (PassFailed, CacheMiss) as error:
                 failed = error
-                self._primed = None
-            except HopFailed as error:
-                failed = error.reason
-                await self._leave_out(error)
-            except TimeoutError:
-                failed = PassTimeout("no peer of the chain answered in time")
-                for silent in await self._silent(chain):
-                    failed = silent.reason
-                    await self._leave_out(silent)
             self.counts.replays += 1
             if work.displaced:
                 raise PipelineLost(f"a pass of the pipeline failed: {failed}")
         raise failed
 
+    async def _hedged(self, chain: tuple[Hop, ...], work: Work, serials: Iterator[int]) -> ScoreRows:
+        """An attempt over `chain`, and over other peers too once it is late; the first valid answer wins."""
+        self._hedges.started()
+        late_s = self._hedges.late_s(self._sizes(chain, work)) if self._has_spare(chain) else None
+        if late_s is None or work.displaced:
+            return await self._attempt(chain, work, serials)
+        first = asyncio.create_task(self._attempt(chain, work, serials), name="pass")
+        running = {first: chain}
+        try:
+            await asyncio.wait(running, timeout=late_s)
+            if not first.done() and (spare := self._other_than(chain)) is not None and self._hedges.spend():
+                self.counts.hedges += 1
+                self._watcher.pass_hedged()
+                running[asyncio.create_task(self._attempt(spare, work, serials), name="hedge")] = spare
+            while True:
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    route = running.pop(task)
+                    if task.exception() is None:
+                        self._chain = route
+                        self._hedges.won += task is not first
+                        for loser in running:
+                            self._hedges.follow(loser)
+                        running.clear()
+                        return task.result()
+                    if not running:
+                        return task.result()  # raises
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _attempt(self, chain: tuple[Hop, ...], work: Work, serials: Iterator[int]) -> ScoreRows:
+        """One try over one chain. Whoever is to blame for a failure is left out before PassFailed or CacheMiss says
+        that there was one."""
+        try:
+            return await self._scored(chain, work, serials)
+        except CacheMiss:
+            self._primed.pop(chain, None)
+            raise
+        except HopFailed as error:
+            await self._leave_out(error)
+            raise error.reason from None
+        except TimeoutError:
+            failed: PassFailed = PassTimeout("no peer of the chain answered in time")
+            for silent in await self._silent(chain):
+                failed = silent.reason
+                await self._leave_out(silent)
+            raise failed from None
+
     async def _scored(self, chain: tuple[Hop, ...], work: Work, serials: Iterator[int]) -> ScoreRows:
         """One pass, after a pass over the epoch's snapshot where the chain does not hold its keys and values yet."""
         if work.epoch is None:
             return await self._pass(chain, _Pass(work, next(serials), work.ids))
-        here = (chain, work.epoch.number)
-        if self._primed != here:
+        if self._primed.get(chain) != work.epoch.number:
             if work.displaced:
                 raise CacheMiss("the chain has changed since the pipeline began")
             rows = await self._pass(chain, _Pass(work, next(serials), work.epoch.snapshot, primes=True))
-            self._primed = here
+            self._primed[chain] = work.epoch.number
             if work.step == work.epoch.first_step:
                 return rows
         active = work.epoch.active
         return await self._pass(chain, _Pass(work, next(serials), work.ids[:, active], active=active))
+
+    def _sizes(self, chain: tuple[Hop, ...], work: Work) -> list[int]:
+        """Positions of the passes that `work` takes over `chain`, one after the other."""
+        if work.epoch is None:
+            return [work.ids.size]
+        active = work.ids.shape[0] * len(work.epoch.active)
+        if self._primed.get(chain) == work.epoch.number:
+            return [active]
+        whole = work.epoch.snapshot.size
+        return [whole] if work.step == work.epoch.first_step else [whole, active]
+
+    def _has_spare(self, chain: tuple[Hop, ...]) -> bool:
+        if self._spares[0] != chain:
+            self._spares = chain, self._other_than(chain) is not None
+        return self._spares[1]
+
+    def _other_than(self, chain: tuple[Hop, ...]) -> tuple[Hop, ...] | None:
+        """A chain without the peers of this one, or else without the slowest of them; None where there is no such."""
+        peers = {hop.peer for hop in chain} - {self._book.me}
+        for late in (peers, {max(peers, key=self._book.slowness)}) if peers else ():
+            try:
+                return self._choose(self._book.offers(frozenset(self._excluded | late)))
+            except CoverageLost:
+                continue
+        return None
 
     async def _chain_or_news(self) -> tuple[Hop, ...]:
         try:
@@ -196,6 +272,7 @@ class ChainSource:
             raise HopFailed(chain[-1].peer, error) from None
         seconds = time.monotonic() - began
         self._learn(chain, one, seconds, answer)
+        self._hedges.took(one.ids.size, seconds)
         self._watcher.pass_done(seconds)
         return rows
 
@@ -243,7 +320,7 @@ class ChainSource:
     def _timeout_s(self, chain: Sequence[Hop], one: "_Pass") -> float:
         """What the hops may take together."""
         hops = [self._book.timeout_s(hop.peer, one.size(hop), 0.0, self._cap_s) for hop in chain]
-        return min(max(sum(hops), TIMEOUT_FLOOR_S), self._cap_s * len(hops))
+        return min(max(sum(hops), self._floor_s), self._cap_s * len(hops))
 
     def _learn(self, chain: Sequence[Hop], one: "_Pass", seconds: float, answer: PassAnswer) -> None:
         """Hops say how long they computed; what is left of the pass's time is shared by those behind the network."""
@@ -274,8 +351,8 @@ class ChainSource:
         """The peer is left out of this request. What this node saw itself also counts against the peer elsewhere; on
         another's word it does not, and who speaks against others twice is left out as well."""
         self._watcher.hop_failed(failed.reason.code)
-        self._chain = None
         if isinstance(failed.reason, NetworkDown):
+            self._chain = None
             return  # this node's own network broke, whose next dials wait until it is back
         self._excluded.add(failed.peer)
         if failed.witness is not None:

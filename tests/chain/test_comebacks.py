@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from swarm.errors import BadAnswer, DialFailed, GlossError
+from swarm.errors import BadAnswer, CoverageLost, DialFailed, GlossError
 from swarm.ids import PeerId
 from swarm.net.directory import LEASE_S
 from swarm.wire.records import NodeRecord
@@ -54,6 +54,33 @@ async def test_who_answers_again_is_back(error: GlossError, answers: bool, back:
     task.cancel()
     assert asked == ([peer("A")] if error is GONE else [])
     assert swarm.book.state(peer("A")).is_avoided is not back
+    await swarm.close()
+
+
+async def test_a_banned_peer_is_not_asked_even_where_there_is_no_other() -> None:
+    swarm = await Swarm.of(A="0:6", B="0:6")
+    want = await swarm.decode(SETTINGS["warm"], swarm.source("quiet"))
+    banned: set[PeerId] = set()
+    swarm.book._banned = banned
+    source = swarm.source()
+    first = source.chain[0].peer
+    banned.add(first)
+    assert await swarm.decode(SETTINGS["warm"], source) == want
+    assert source.counts.peers == {peer("A"), peer("B")} - {first}
+    banned.update((peer("A"), peer("B")))
+    with pytest.raises(CoverageLost):
+        await swarm.decode(SETTINGS["warm"], source)
+    await swarm.close()
+
+
+async def test_failures_of_long_ago_no_longer_count() -> None:
+    swarm = await Swarm.of(A="0:6")
+    for _ in range(4):
+        swarm.book.failed(peer("A"), LIED)
+    assert swarm.book.state(peer("A")).failures == 4
+    swarm.book.state(peer("A")).failed_at -= 10_000
+    swarm.book.failed(peer("A"), LIED)
+    assert swarm.book.state(peer("A")).failures == 1
     await swarm.close()
 
 

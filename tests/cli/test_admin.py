@@ -32,6 +32,20 @@ def test_peers(glossd: Glossd, daemon: Daemon) -> None:
     assert json.loads(glossd("peers", "--json").out)[0]["span"] == "0:4"
 
 
+def test_bans(glossd: Glossd, daemon: Daemon) -> None:
+    assert glossd("ban", PEER, "--reason", "sends \x1b[2J").code == 0
+    assert [(ban.peer, ban.reason) for ban in daemon.service.banned] == [(PEER, "sends \x1b[2J")]
+    _, row = glossd("bans").out.splitlines()
+    assert row.startswith(PEER)
+    assert "\x1b" not in row
+    assert json.loads(glossd("bans", "--json").out)[0]["peer"] == PEER
+    assert glossd("unban", PEER).code == 0
+    assert not daemon.service.banned
+    again = glossd("unban", PEER)
+    assert (again.code, again.err) == (1, "glossd: that peer is not banned\n")
+    assert "peer" in glossd("ban", "no/peer").err
+
+
 def test_id_and_version(glossd: Glossd, daemon: Daemon) -> None:
     assert glossd("id").out == PEER + "\n"
     assert glossd("version").out == f"glossd {__version__}\n"
@@ -109,7 +123,7 @@ def test_run_can_set_every_setting_but_the_secret(glossd: Glossd, monkeypatch: p
         "--model m --layers 0:3 --join /a --host 0.0.0.0 --port 1 --announce /b --socket /s --http 127.0.0.1:1 "
         "--state-dir /d --dtype float32 --threads 1 --queue-limit 1 --max-running 1 --hop-timeout 1 --drain 1 "
         "--log-level debug --log-json --models-dir /m --quant nf4 --device-map auto --deterministic --cache-mb 9 "
-        "--activations int8"
+        "--activations int8 --require-join --pass-timeout-floor 1 --hedge-share 0.2"
     )
     flags = json.loads(started(glossd, monkeypatch, *arguments.split())[-1])
     resolved = resolve(flags)

@@ -17,7 +17,7 @@ import pytest
 
 from glossd.events import Done, Plan, RequestEvent, Step
 from tests.faults.bodies import LONG, SHORT, Body
-from tests.swarmlab.daemons import Daemon, swarm, until
+from tests.swarmlab.daemons import Daemon, owner, swarm, until
 
 PARTS = ("0:3", "3:6", "6:8")
 
@@ -190,10 +190,6 @@ class Following:
         with closing(self._events):
             *_, last = self._events
         return last
-
-
-def owner(peer: str, daemons: list[Daemon]) -> Daemon:
-    return next(daemon for daemon in daemons if f"  {peer}\n" in daemon.log)
 
 
 def open_files(daemons: list[Daemon]) -> list[int]:

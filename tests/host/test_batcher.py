@@ -11,6 +11,7 @@ import torch
 from swarm.errors import BadRequest, CacheMiss, PassTimeout, PeerRefused
 from swarm.host.batcher import Batcher
 from swarm.host.sessions import IDLE_S, Sessions
+from swarm.host.threads import Threads
 from swarm.ids import Span
 from swarm.mixture.rows import ScoreRows
 from swarm.model.batch import Cache
@@ -95,6 +96,20 @@ async def test_without_joining_each_pass_runs_alone(module: SpanModule) -> None:
     batcher = Batcher(module, joins=False)
     await asyncio.gather(*(batcher.run(WHOLE, job(20, i), time.monotonic() + 60) for i in range(4)))
     assert batcher.batches == 4
+    batcher.close()
+
+
+async def test_a_shared_forward_gives_the_bits_of_one_thread(
+    module: SpanModule, threads: Callable[[int], None]
+) -> None:
+    threads(1)
+    jobs = [job(64, i) for i in range(6)]
+    alone = [run_jobs(module, WHOLE, [one])[0] for one in jobs]
+    batcher = Batcher(module, threads=Threads(most=2, shared_from=100))
+    soon = time.monotonic() + 60
+    for _ in range(2):
+        found = await asyncio.gather(*(batcher.run(WHOLE, one, soon) for one in jobs))
+        assert all(same(result, want) for (result, _), want in zip(found, alone, strict=True))
     batcher.close()
 
 

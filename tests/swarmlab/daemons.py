@@ -8,11 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import psutil
@@ -20,6 +20,8 @@ import psutil
 from glossd.api.schemas import Status
 from glossd.client import Client
 from glossd.events import Done
+
+AnyDaemon = TypeVar("AnyDaemon", bound="Daemon")
 
 READY_S = 240.0
 """Starting imports torch and hivemind, which takes seconds, and more on a busy machine."""
@@ -148,6 +150,11 @@ class Daemon:
             return self.process.wait()
 
 
+def owner(peer: str, daemons: Sequence[AnyDaemon]) -> AnyDaemon:
+    """The daemon among `daemons` whose id is `peer`, also when it does not run any more."""
+    return next(daemon for daemon in daemons if f"  {peer}\n" in daemon.log)
+
+
 def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for something to become true. Raises RuntimeError when it does not."""
     deadline = time.monotonic() + seconds
@@ -160,12 +167,19 @@ def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
 @contextmanager
 def swarm(*layers: str, **flags: object) -> Iterator[list[Daemon]]:
     """One daemon per span of parts, ready and all seeing all, the first being the bootstrap of the others."""
+    with swarm_of(Daemon, *layers, **flags) as daemons:
+        yield daemons
+
+
+@contextmanager
+def swarm_of(kind: type[AnyDaemon], *layers: str, **flags: object) -> Iterator[list[AnyDaemon]]:
+    """The same of another kind of daemon."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="glossd-")))
-        daemons: list[Daemon] = []
+        daemons: list[AnyDaemon] = []
         for index, span in enumerate(layers):
             join = {"join": [daemons[0].join_address]} if daemons else {}
-            daemon = Daemon(folder / f"node{index}", {"layers": span, **join, **flags})
+            daemon = kind(folder / f"node{index}", {"layers": span, **join, **flags})
             stack.callback(daemon.end)
             daemons.append(daemon.launch())
             if index == 0:
