@@ -49,6 +49,13 @@ class AsyncClient:
     async def peers(self) -> list[PeerInfo]:
         return PEERS.validate_json(await self._admin("GET", "/api/peers"))
 
+    async def pause(self) -> None:
+        """As Client.pause."""
+        await self._admin("POST", "/api/pause")
+
+    async def resume(self) -> None:
+        await self._admin("POST", "/api/resume")
+
     async def stop(self) -> None:
         """As Client.stop."""
         await self._admin("POST", "/api/stop")

@@ -63,6 +63,13 @@ class Client:
     def unban(self, peer: str) -> None:
         self._admin("POST", "/api/unban", {"peer": peer})
 
+    def pause(self) -> None:
+        """Returns when the daemon computes nothing any more."""
+        self._admin("POST", "/api/pause")
+
+    def resume(self) -> None:
+        self._admin("POST", "/api/resume")
+
     def stop(self) -> None:
         """Ask the daemon to leave. It does so after this returns."""
         self._admin("POST", "/api/stop")
@@ -143,7 +150,7 @@ def parse_event(line: str | bytes) -> RequestEvent:
     try:
         return EVENT.validate_json(line)
     except ValidationError:
-        raise GlossError("the daemon answers in another version's words; restart it with `glossd stop`") from None
+        raise GlossError("the daemon answers in another version's words; restart it with `glossd leave`") from None
 
 
 def refusal(status: int, body: bytes) -> RequestEvent:

@@ -96,6 +96,7 @@ class Settings(BaseSettings):
     quant: QuantName = "none"
     activations: Activations = "exact"
     device_map: Literal["none", "auto"] = "none"
+    memory_mb: Annotated[int, Field(ge=0, le=100_000_000)] = 0
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     log_level: LogLevel = "info"
     log_json: bool = False
@@ -110,6 +111,7 @@ class Settings(BaseSettings):
 
     @field_validator(
         "port",
+        "memory_mb",
         "threads",
         "queue_limit",
         "max_running",

@@ -1,7 +1,7 @@
 """The process: start order, signals, drain. `glossd run` becomes it; `python -m glossd.daemon JSON` is the same.
 
 Start: settings, state folder, model, network, span, local API, banner. Leaving goes the other way and takes five
-seconds at most, also before the banner; a second signal leaves at once. The end of p2pd ends the daemon.
+seconds at most, also before the banner; a second signal leaves at once.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ class _Leaving:
 
 
 async def serve(settings: Settings) -> None:
-    """Run until a signal or `glossd stop`. Raises StartError and its kin when the node cannot start."""
+    """Run until a signal or `glossd leave`. Raises StartError and its kin when the node cannot start."""
     leaving = _Leaving()
     try:
         await _serve(settings, leaving)
@@ -92,13 +93,15 @@ async def _serve(settings: Settings, leaving: _Leaving) -> None:
                 service.http = servers.http
                 await _banner(service)
                 leaving.started = True
-                await _first_of(leaving.asked.wait(), network.wait_ended())
+                await _first_of(leaving.asked.wait(), network.wait_ended(), node.wait_failed())
+                until = time.monotonic() + settings.drain_s
                 log.info("leaving", running=requests.running, waiting=requests.waiting)
-                await requests.drain(settings.drain_s)
+                await asyncio.gather(node.say_leaving(), requests.drain(settings.drain_s))
+                await node.leave(max(0.0, until - time.monotonic()))
         finally:
             await node.leave()
     if not leaving.asked.is_set():
-        raise GlossError("p2pd, which carries the network, has ended; start glossd again")
+        raise node.failure or GlossError("p2pd, which carries the network, does not start again; start glossd again")
 
 
 async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
@@ -142,7 +145,7 @@ def _owned(state: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
             raise StartError(
-                f"another glossd (pid {holder}) uses {state}; stop it with `glossd stop` or set another --state-dir"
+                f"another glossd (pid {holder}) uses {state}; stop it with `glossd leave` or set another --state-dir"
             ) from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)

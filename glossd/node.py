@@ -5,65 +5,54 @@ Made by the daemon before the local API opens; `leave` undoes it in the reverse 
 
 import asyncio
 import contextlib
-import math
 import time
-from typing import Protocol
 
-import psutil
-
-from glossd import __version__
 from glossd.api.schemas import Caches
 from glossd.config import Settings
+from glossd.hosting import Hosting
+from glossd.membership import Membership, Network, hosted_by_others
 from glossd.models import Model
-from glossd.neighbours import daemons_here
+from glossd.moving import PACE, Mover, Pace
 from glossd.observe import Log, Metrics
 from swarm.chain.answers import Answers
 from swarm.chain.hedges import Hedges
 from swarm.chain.peers import PeerBook
 from swarm.chain.source import ChainSource, Shape, Watcher
-from swarm.errors import GlossError, ModelFileError
-from swarm.host.host import SpanHost
+from swarm.errors import BadRequest, GlossError, IdentityError
 from swarm.host.relay import Relay
 from swarm.host.server import serve_passes
-from swarm.host.threads import choose_threads, cores, in_passing_thread
-from swarm.host.throughput import POSITIONS, measure_throughput
 from swarm.ids import PeerId, RequestId, Span
-from swarm.model.span import SpanModule
-from swarm.model.weights import DTYPES, load_span, span_bytes
 from swarm.net.counted import CountedTransport
-from swarm.net.directory import LEASE_S, Directory
 from swarm.net.links import Links
-from swarm.net.transport import Transport
-from swarm.plan.placement import choose_span
+from swarm.plan.placement import Hosted
 from swarm.trust.bans import Ban, Bans
 from swarm.trust.door import Door
-from swarm.wire.records import NodeRecord
+from swarm.wire.records import State
 
 log = Log("glossd.node")
 
-MEMORY_SHARE = 0.5
-"""Share of the free memory that `--layers auto` fills at most."""
+ANNOUNCE_S = 1.0
+"""Longest wait for the directory when the node pauses or leaves."""
 PING_S = 1.0
-
-
-class Network(Transport, Directory, Protocol):
-    """Streams and records over one identity."""
+STEP_S = 10.0
+"""Longest wait for the forward that runs when the node is paused."""
 
 
 class Node:
-    def __init__(self, settings: Settings, model: Model, network: Network, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, model: Model, network: Network, metrics: Metrics, pace: Pace = PACE) -> None:
         self.model = model
         self.network = network
         self.dtype = settings.dtype if settings.dtype != "auto" else model.checkpoint.auto_dtype
         self.quant = settings.quant
-        self.span: Span | None = None
         self._settings = settings
         self._metrics = metrics
-        self._host: SpanHost | None = None
         self._relay: Relay | None = None
-        self._throughput = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self.bans = Bans(settings.state_dir / "bans.json")
+        self._moving: asyncio.Task[None] | None = None
+        self.failure: GlossError | None = None
+        self._failed = asyncio.Event()
+        self._left = False
         checkpoint = model.checkpoint
         self.book = PeerBook(
             network,
@@ -81,13 +70,28 @@ class Node:
         self._links = Links(self._transport, self._answers.lost)
         self._counting = _Counting(metrics)
         self.hedges = Hedges(settings.hedge_share)
+        self._hosting = Hosting(settings, model, self.dtype, self.quant)
+        self._membership = Membership(
+            network,
+            checkpoint.model_id,
+            checkpoint.tokenizer_id,
+            self.dtype,
+            self.quant,
+            lambda: self._hosting.throughput,
+        )
+        self._mover = Mover(self._hosting, self._membership, self._others, lambda: bool(self.book.uncovered()), pace)
+
+    @property
+    def span(self) -> Span | None:
+        return self._hosting.span
+
+    @property
+    def state(self) -> State:
+        return self._membership.state
 
     @property
     def caches(self) -> Caches:
-        if self._host is None:
-            return Caches(sessions=0, size_bytes=0, limit_bytes=0)
-        held = self._host.sessions
-        return Caches(sessions=len(held), size_bytes=held.size_bytes, limit_bytes=held.budget_bytes)
+        return self._hosting.caches
 
     @property
     def peer_id(self) -> PeerId:
@@ -96,14 +100,23 @@ class Node:
     async def join(self) -> None:
         """Choose and load the span, serve it and announce it. Raises StartError."""
         await self._answers.serve(self._transport)
+        span = self._hosting.choose(await self._others())
+        if span is not None:
+            self._tasks.append(asyncio.create_task(self._membership.keep(), name="announce"))
+            if self._hosting.moves:
+                span = await self._mover.settle(span)
+            else:
+                await self._membership.announce("joining", span)
+            await self._hosting.load(span)
+            self._hosting.span = span
+            self._relay = Relay(
+                self.peer_id, self._hosting.spans, self._links, self._answers.deliver, self._count_served
+            )
+            await serve_passes(self._transport, self._relay, self._door.sent_junk)
+            self._start_moving()
+        await self._membership.announce("online", span)
         await self.book.refresh()
-        self.span = self._choose_span()
-        if self.span is not None:
-            await self._host_span(self.span)
-            await self._announce("online")
-            self._tasks.append(asyncio.create_task(self._keep_announced(), name="announce"))
-        await self.book.refresh()
-        refreshing = self.book.keep_fresh(self._is_there, self._count_peers)
+        refreshing = self.book.keep_fresh(self._is_there, self._looked)
         self._tasks.append(asyncio.create_task(refreshing, name="refresh peers"))
 
     async def ban(self, peer: PeerId, reason: str) -> None:
@@ -130,106 +143,87 @@ class Node:
             self._settings.pass_timeout_floor_s,
         )
 
-    async def leave(self) -> None:
-        """Tell peers, then close everything. Never raises."""
-        for task in self._tasks:
+    async def wait_failed(self) -> None:
+        """Until something happened that this node cannot go on with; `failure` says what."""
+        await self._failed.wait()
+
+    async def pause(self) -> None:
+        """Compute nothing more, after the forward that runs; own requests go to others. Raises BadRequest."""
+        if self.span is None:
+            raise BadRequest("this node hosts nothing that could be paused")
+        self._hosting.spans.shut("this node is paused")
+        await self._stop_moving()
+        await self._tell("paused")
+        await self._hosting.spans.quiet(STEP_S)
+        log.info("paused", parts=self.span)
+
+    async def resume(self) -> None:
+        if self.state == "paused":
+            self._hosting.spans.reopen()
+            await self._tell("online")
+            self._start_moving()
+            log.info("resumed", parts=self.span)
+
+    async def say_leaving(self) -> None:
+        """Peers are to plan without this node; it still serves. Never raises."""
+        await self._stop_moving()
+        await self._tell("draining")
+
+    async def leave(self, patience_s: float = 0.0) -> None:
+        """End the passes that run, for `patience_s` at most, tell peers, then close everything. Never raises."""
+        if self._left:
+            return
+        self._left = True
+        for task in (*self._tasks, *filter(None, [self._moving])):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._host is not None:
-            self._host.draining = True
+        await asyncio.gather(*self._tasks, *filter(None, [self._moving]), return_exceptions=True)
+        self._hosting.spans.shut("this node is leaving")
+        if self.span is not None:
+            await self._hosting.spans.quiet(patience_s)
             with contextlib.suppress(Exception):
-                async with asyncio.timeout(1.0):
+                async with asyncio.timeout(ANNOUNCE_S):
                     await self.network.withdraw(self.book.model)
         await self.hedges.close()
         await self._links.close()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(2.0):
                 await self.network.close()
-        if self._host is not None:
-            self._host.close()
+        self._hosting.spans.close()
 
-    def _choose_span(self) -> Span | None:
-        config = self.model.checkpoint.config
-        if self._settings.layers == "none":
-            return None
-        if self._settings.layers != "auto":
-            return Span.parse(self._settings.layers)
-        whole = span_bytes(config, Span(0, config.n_parts), DTYPES[self.dtype], self.quant)
-        free = psutil.virtual_memory().available * MEMORY_SHARE
-        capacity = max(1, min(config.n_parts, math.floor(config.n_parts * free / whole)))
-        others = [record.span for peer, record in self.book.records().items() if peer != self.peer_id]
-        held = self.model.checkpoint.held
-        if held == [Span(0, config.n_parts)]:
-            return choose_span(others, config.n_parts, capacity)
-        if not held:
-            raise ModelFileError(f"no part of {self.model.name} was pulled; run `glossd pull {self.model.name}`")
-        longest = max(held, key=len)
-        return Span(longest.start, min(longest.stop, longest.start + capacity))
+    async def _tell(self, state: State) -> None:
+        """The record is renewed anyway, so a directory that does not answer now is not waited for."""
+        try:
+            async with asyncio.timeout(ANNOUNCE_S):
+                await self._membership.announce(state, self.span)
+                await self.book.refresh()
+        except (GlossError, TimeoutError) as error:
+            log.warning("record not renewed", reason=repr(error))
 
-    async def _host_span(self, span: Span) -> None:
-        began = time.monotonic()
-        threads = choose_threads(self.model.checkpoint.config, self._settings.threads, cores(), daemons_here())
-        module = await asyncio.wrap_future(in_passing_thread(lambda: self._load(span), threads.most))
-        self._host = SpanHost(
-            module,
-            self.book.model,
-            self.model.n_tokens,
-            self._settings.cache_mb * 2**20,
-            joins=not self._settings.deterministic,
-            threads=threads,
-        )
-        self._throughput = await asyncio.wrap_future(
-            in_passing_thread(lambda: measure_throughput(module, self.model.n_tokens), threads.of_forward(POSITIONS))
-        )
-        self._relay = Relay(self.peer_id, self._host, self._links, self._answers.deliver, self._count_served)
-        await serve_passes(self._transport, self._relay, self._door.sent_junk)
-        seconds = time.monotonic() - began
-        log.info("hosting", model=self.model.name, parts=span, seconds=seconds, throughput=self._throughput)
+    def _start_moving(self) -> None:
+        if self._hosting.moves:
+            self._moving = asyncio.create_task(self._mover.keep(), name="move")
 
-    def _load(self, span: Span) -> SpanModule:
-        return load_span(
-            self.model.checkpoint,
-            span,
-            DTYPES[self.dtype],
-            quant=self.quant,
-            device_map=self._settings.device_map,
-        )
+    async def _stop_moving(self) -> None:
+        if self._moving is not None:
+            self._moving.cancel()
+            await asyncio.wait({self._moving}, timeout=ANNOUNCE_S)
 
-    async def _keep_announced(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE_S / 3)
-            try:
-                await self._announce("online")
-            except GlossError as error:
-                log.warning("record not renewed", reason=error)
-
-    async def _announce(self, state: str) -> None:
-        if self.span is None:
-            return
-        await self.network.announce(
-            NodeRecord.model_validate(
-                {
-                    "peer": self.peer_id,
-                    "model": self.book.model,
-                    "tokenizer": self.model.checkpoint.tokenizer_id,
-                    "start": self.span.start,
-                    "stop": self.span.stop,
-                    "dtype": self.dtype,
-                    "quant": self.quant,
-                    "throughput": round(self._throughput, 1),
-                    "state": state,
-                    "version": __version__,
-                    "issued_ms": int(time.time() * 1000),
-                }
-            )
-        )
+    async def _others(self) -> list[Hosted]:
+        await self.book.refresh()
+        return hosted_by_others(self.book.records(), self.peer_id, lambda peer: self.book.state(peer).is_avoided)
 
     async def _is_there(self, peer: PeerId) -> bool:
         return await self._links.ping(peer, PING_S)
 
-    async def _count_peers(self) -> None:
-        self._metrics.peers.set(len(self.book.records()))
+    async def _looked(self) -> None:
+        records = self.book.records()
+        self._metrics.peers.set(len(records))
         self._metrics.uncovered_parts.set(len(self.book.uncovered()))
+        try:
+            self._membership.check_twin(records.get(self.peer_id))
+        except IdentityError as error:
+            self.failure = error
+            self._failed.set()
 
     def _count_served(self, seconds: float) -> None:
         self._metrics.served.inc()

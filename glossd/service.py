@@ -51,6 +51,7 @@ class LocalService:
             dtype=precision(node.dtype, node.quant),
             n_parts=checkpoint.config.n_parts,
             span="" if node.span is None else str(node.span),
+            state=node.state,
             uncovered=missing,
             covered=not missing,
             peers=len(book.records()),
@@ -95,6 +96,12 @@ class LocalService:
 
     def models(self) -> list[str]:
         return [self._node.model.name]
+
+    async def pause(self) -> None:
+        await self._node.pause()
+
+    async def resume(self) -> None:
+        await self._node.resume()
 
     def stop(self) -> None:
         # After the answer to the request that asked for it.

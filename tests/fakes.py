@@ -76,6 +76,7 @@ class FakeService:
         self.banned: list[BanInfo] = []
         self.submitted = asyncio.Event()
         self.stopped = asyncio.Event()
+        self.state = "online"
 
     async def submit(self, task: Task) -> FakeRunning:
         if self.refuse is not None:
@@ -98,6 +99,7 @@ class FakeService:
             dtype="float32",
             n_parts=4,
             span="0:4",
+            state=self.state,
             peers=1,
             addresses=("/ip4/127.0.0.1/tcp/1/p2p/x",),
             join="glossd run --join /ip4/127.0.0.1/tcp/1/p2p/x",
@@ -135,6 +137,12 @@ class FakeService:
 
     def models(self) -> list[str]:
         return ["gloss-tiny", "org/other"]
+
+    async def pause(self) -> None:
+        self.state = "paused"
+
+    async def resume(self) -> None:
+        self.state = "online"
 
     def stop(self) -> None:
         self.stopped.set()

@@ -108,6 +108,14 @@ def _admin_routes(service: Service) -> list[Route]:
     async def metrics(_: Request) -> Response:
         return Response(service.metrics(), media_type="text/plain; version=0.0.4")
 
+    async def pause(_: Request) -> Response:
+        await service.pause()
+        return JSONResponse({"state": (await service.status()).state})
+
+    async def resume(_: Request) -> Response:
+        await service.resume()
+        return JSONResponse({"state": (await service.status()).state})
+
     async def stop(_: Request) -> Response:
         service.stop()
         return JSONResponse({"stopping": True}, 202)
@@ -117,6 +125,8 @@ def _admin_routes(service: Service) -> list[Route]:
         Route("/api/peers", peers, methods=["GET"]),
         Route("/health", health, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
+        Route("/api/pause", pause, methods=["POST"]),
+        Route("/api/resume", resume, methods=["POST"]),
         Route("/api/stop", stop, methods=["POST"]),
     ]
 

@@ -291,7 +291,8 @@ class Caches(_Report):
 
 
 class Status(_Report):
-    """`span` is what this node hosts, "" for nothing; `uncovered` are the parts that no live peer serves.
+    """`span` is what this node hosts, "" for nothing; `state` is joining, online, draining or paused; `uncovered` are
+    the parts that no live peer serves.
 
     `join` is the line that lets another machine join; `requests` counts ended requests by outcome.
     """
@@ -306,6 +307,7 @@ class Status(_Report):
     dtype: str
     n_parts: int
     span: str
+    state: str
     uncovered: tuple[int, ...]
     covered: bool
     peers: int

@@ -202,7 +202,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def _taken(path: Path) -> StartError:
-    return StartError(f"another daemon holds {path}; end it with `glossd stop` or set another --socket")
+    return StartError(f"another daemon holds {path}; end it with `glossd leave` or set another --socket")
 
 
 def _bind_tcp(address: str) -> sockets.socket:

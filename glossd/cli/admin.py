@@ -1,4 +1,4 @@
-"""Commands about the daemon itself: status, peers, bans, id, stop, config."""
+"""Commands about the daemon itself: status, peers, bans, id, pause, resume, leave, config."""
 
 import json as json_module
 import time
@@ -67,14 +67,26 @@ def bans(json: JsonOption = False, socket: SocketOption = None) -> None:
     typer.echo(printable(columns([("PEER", "SINCE", "REASON"), *rows])))
 
 
-def stop(socket: SocketOption = None) -> None:
-    """Let the daemon leave the swarm and end."""
+def pause(socket: SocketOption = None) -> None:
+    """Compute nothing for the swarm until `glossd resume` or a restart; prompts asked here run on other nodes."""
+    client(socket).pause()
+    note("paused; `glossd resume` serves again")
+
+
+def resume(socket: SocketOption = None) -> None:
+    """Serve again after `glossd pause`."""
+    client(socket).resume()
+    note("serving")
+
+
+def leave(socket: SocketOption = None) -> None:
+    """Leave the swarm and end the daemon: tell peers, end the steps in flight, exit within five seconds."""
     daemon = client(socket)
     daemon.stop()
     deadline = time.monotonic() + STOP_PATIENCE_S
     while time.monotonic() < deadline:
         if not daemon.is_there():
-            note("stopped")
+            note("left")
             return
         time.sleep(0.05)
     raise GlossError(f"the daemon still runs after {STOP_PATIENCE_S:g} s; `glossd status` prints its pid")
@@ -109,7 +121,10 @@ def _status_text(now: "Status") -> str:
     rows = [
         ("peer", now.peer),
         ("model", f"{now.model} ({now.model_hash[:12]}), {now.dtype}"),
-        ("hosting", f"{now.span or 'nothing'} of parts 0:{now.n_parts}"),
+        (
+            "hosting",
+            f"{now.span or 'nothing'} of parts 0:{now.n_parts}{'' if now.state == 'online' else f', {now.state}'}",
+        ),
         ("coverage", "complete" if now.covered else f"nobody serves parts {missing}; start a node with --layers"),
         ("peers", str(now.peers)),
         ("queue", f"{now.queue.running} running, {now.queue.waiting} waiting, room for {now.queue.limit}"),

@@ -64,6 +64,10 @@ def run(
     models_dir: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where pulled models are kept.", show_default=False)
     ] = None,
+    memory_mb: Annotated[
+        int | None,
+        typer.Option("--memory", metavar="MB", help="Memory that auto fills; 0 is half of what is free [0]."),
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Compute threads; 0 lets glossd choose [0].")] = None,
     queue_limit: Annotated[int | None, typer.Option(help="Requests that may wait [64].")] = None,
     max_running: Annotated[int | None, typer.Option(help="Requests decoded at once [16].")] = None,
@@ -107,7 +111,10 @@ app.command("ban")(admin.ban)
 app.command("unban")(admin.unban)
 app.command("bans")(admin.bans)
 app.command("id")(admin.identity)
-app.command("stop")(admin.stop)
+app.command("pause")(admin.pause)
+app.command("resume")(admin.resume)
+app.command("leave")(admin.leave)
+app.command("stop", hidden=True, help="The same as leave.")(admin.leave)
 app.command("pull")(models.pull)
 app.command("models")(models.models)
 app.command("show")(models.show)

@@ -29,6 +29,9 @@ MAX_LINES = 4096
 
 PATIENCE = 0.25
 """Share of its last forward's time that the thread waits for as many passes as that had."""
+MEASURED_LINES = 32
+MEASURE_WEIGHT = 0.05
+"""Of a new forward in the moving mean of the throughput."""
 
 Result = tuple[Tensor | ScoreRows, int]
 
@@ -51,6 +54,7 @@ class Batcher:
 
     def __init__(self, module: SpanModule, *, joins: bool = True, threads: Threads | None = None) -> None:
         self.batches = 0
+        self.throughput = 0.0
         self._module = module
         self._joins = joins
         self._threads = threads
@@ -73,6 +77,12 @@ class Batcher:
             self._awake.notify()
         return await entry.future
 
+    def refuse_waiting(self, reason: GlossError) -> None:
+        with self._awake:
+            waiting, self._queue = self._queue, deque()
+        for entry in waiting:
+            entry.settle(reason)
+
     def close(self) -> None:
         with self._awake:
             self._closed = True
@@ -91,9 +101,11 @@ class Batcher:
     def _take(self, company: int, patience_s: float) -> list[_Waiting]:
         """The next passes to run together, for up to `patience_s` no fewer than `company`; empty when closed."""
         with self._awake:
-            self._awake.wait_for(lambda: self._queue or self._closed)
-            if self._joins and company > 1:
-                self._awake.wait_for(lambda: len(self._queue) >= company or self._closed, patience_s)
+            while not self._queue and not self._closed:
+                self._awake.wait()
+                if self._joins and company > 1:
+                    # What waits may be refused meanwhile, so that nothing is left to take.
+                    self._awake.wait_for(lambda: len(self._queue) >= company or self._closed, patience_s)
             if self._closed:
                 return []
             first = self._queue.popleft()
@@ -130,9 +142,17 @@ class Batcher:
                 entry.settle(error)
             return
         self.batches += 1
-        compute_us = int((time.perf_counter() - began) * 1e6)
+        seconds = time.perf_counter() - began
+        compute_us = int(seconds * 1e6)
+        self._measure(sum(_lines(entry.job) for entry in batch), len(batch[0].span), seconds)
         for entry, result in zip(batch, results, strict=True):
             entry.settle((result, compute_us))
+
+    def _measure(self, lines: int, parts: int, seconds: float) -> None:
+        """A forward of few lines says more about calling than about computing."""
+        if lines >= MEASURED_LINES:
+            latest = lines * parts / max(seconds, 1e-9)
+            self.throughput += (latest - self.throughput) * (MEASURE_WEIGHT if self.throughput else 1.0)
 
 
 def _settle(future: "asyncio.Future[Result]", outcome: "Result | BaseException") -> None:

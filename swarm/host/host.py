@@ -43,7 +43,6 @@ class SpanHost:
         threads: Threads | None = None,
     ) -> None:
         self.span = module.span
-        self.draining = False
         self.passes = 0
         self.sessions = Sessions(session_budget_bytes, time.monotonic)
         self._module = module
@@ -56,12 +55,15 @@ class SpanHost:
         """Type and size of the hidden states that go in and out."""
         return _NAMES[self._module.dtype], self._module.config.hidden_size
 
+    @property
+    def throughput(self) -> float:
+        """Parts times positions a second of the latest forwards, 0 before the first."""
+        return self._batcher.throughput
+
     async def answer(self, request: PassRequest, tensors: dict[str, Tensor]) -> Answer:
         """Raises PeerRefused, Overloaded, BadRequest, CacheMiss or PassTimeout."""
         if request.model != self._model:
             raise PeerRefused(f"this node hosts model {self._model[:12]}, not {request.model[:12]}")
-        if self.draining:
-            raise PeerRefused("this node is leaving")
         if self._batcher.waiting >= MAX_WAITING:
             raise Overloaded(f"{MAX_WAITING} passes are waiting here")
         expires = time.monotonic() + request.budget_ms / 1000
@@ -109,6 +111,10 @@ class SpanHost:
         layers = sum(0 < part < config.head_part for part in range(request.start, request.stop))
         per_position = 2 * config.n_kv_heads * config.head_dim * self._module.dtype.itemsize
         return layers * cache.rows * cache.length * per_position
+
+    def refuse_waiting(self, reason: GlossError) -> None:
+        """End the passes that wait for their turn; the forward that runs goes on."""
+        self._batcher.refuse_waiting(reason)
 
     def close(self) -> None:
         self._batcher.close()

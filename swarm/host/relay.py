@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from swarm.errors import BadAnswer, GlossError, PassFailed, PeerRefused, WireError
 from swarm.host.host import SpanHost, refusal_code
+from swarm.host.spans import HostedSpans
 from swarm.ids import PeerId
 from swarm.net.links import Links
 from swarm.wire.activations import BESIDE, pack, unpack
@@ -36,7 +37,7 @@ class Relay:
     def __init__(
         self,
         me: PeerId,
-        host: SpanHost,
+        host: HostedSpans | SpanHost,
         links: Links,
         answered: Answered,
         served: Callable[[float], None] = lambda seconds: None,

@@ -121,12 +121,11 @@ class DhtDirectory:
 
     async def withdraw(self, model: ModelId) -> None:
         # The DHT cannot delete, and takes only what expires later than what it has. So the record is replaced by one
-        # that expires a millisecond later and says "draining": nobody plans with it, and it is gone when the last
-        # lease ends.
+        # that expires a millisecond later and says "offline": readers leave it out.
         last = self._announced.pop(model, None)
         if last is None:
             return
-        parting = last.model_copy(update={"issued_ms": last.issued_ms + 1, "state": "draining"})
+        parting = last.model_copy(update={"issued_ms": last.issued_ms + 1, "state": "offline"})
         try:
             async with asyncio.timeout(_WITHDRAW_TIMEOUT_S):
                 await self._publish(parting)
@@ -144,7 +143,8 @@ class DhtDirectory:
             except WireError:
                 continue
             # A record from the future would outlive its owner by as much as its clock is ahead.
-            if now < expires <= now + LEASE_S + CLOCK_SKEW_S and record.model_id == model:
+            leased = now < expires <= now + LEASE_S + CLOCK_SKEW_S
+            if leased and record.model_id == model and record.state != "offline":
                 records[record.peer_id] = record
         return records
 

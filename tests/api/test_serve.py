@@ -60,7 +60,7 @@ async def test_signals_stay_with_the_daemon(tmp_path: Path) -> None:
 
 
 async def test_a_live_daemon_keeps_its_socket(servers: LocalServers, http: httpx.AsyncClient) -> None:
-    with pytest.raises(StartError, match="glossd stop"):
+    with pytest.raises(StartError, match="glossd leave"):
         await local(servers.socket).start()
     assert (await http.get("/health")).status_code == 200
 

@@ -51,13 +51,14 @@ def test_id_and_version(glossd: Glossd, daemon: Daemon) -> None:
     assert glossd("version").out == f"glossd {__version__}\n"
 
 
-def test_stop_waits_for_the_end(glossd: Glossd, daemon: Daemon) -> None:
-    result = glossd("stop")
-    assert (result.code, result.out, result.err) == (0, "", "stopped\n")
+@pytest.mark.parametrize("name", ["leave", "stop"])
+def test_leave_waits_for_the_end(glossd: Glossd, daemon: Daemon, name: str) -> None:
+    result = glossd(name)
+    assert (result.code, result.out, result.err) == (0, "", "left\n")
     assert glossd("status").code == 3
 
 
-@pytest.mark.parametrize("command", ["status", "peers", "id", "stop"])
+@pytest.mark.parametrize("command", ["status", "peers", "id", "pause", "resume", "leave"])
 def test_no_daemon(glossd: Glossd, tmp_path: Path, command: str) -> None:
     result = glossd(command, "--socket", str(tmp_path / "none"))
     assert result.code == 3

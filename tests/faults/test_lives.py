@@ -30,7 +30,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def test_a_state_folder_belongs_to_one_daemon(daemon: Daemon, tmp_path: Path) -> None:
     error = refusal(Daemon(tmp_path, {"state_dir": str(daemon.folder), "layers": "0:8"}))
     assert f"another glossd (pid {daemon.pid}) uses {daemon.folder}" in error
-    assert "glossd stop" in error
+    assert "glossd leave" in error
 
 
 def test_a_socket_belongs_to_one_daemon(daemon: Daemon, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from swarm.errors import CoverageLost
 from swarm.ids import PeerId, Span
-from swarm.plan.placement import choose_span
 from swarm.plan.routes import Offer, choose_chain, uncovered
 
 N = 8
@@ -45,12 +44,3 @@ def test_a_much_faster_peer_takes_what_both_hold() -> None:
 def test_equal_peers_share_requests() -> None:
     found = {PeerId(f"p{i}"): Offer(Span(0, N), 100.0, 0.02) for i in range(3)}
     assert {choose_chain(found, N, str(salt))[0].peer for salt in range(40)} == set(found)
-
-
-@given(st.lists(spans, max_size=8), st.integers(1, 12))
-def test_a_new_node_helps_the_weakest_parts(hosted: list[Span], capacity: int) -> None:
-    chosen = choose_span(hosted, N, capacity)
-    count = [sum(part in span for span in hosted) for part in range(N)]
-    assert len(chosen) == min(capacity, N)
-    weakest = min(min(count[s : s + len(chosen)]) for s in range(N - len(chosen) + 1))
-    assert min(count[part] for part in chosen) == weakest
