@@ -1,6 +1,6 @@
 """Settings: flag > GLOSSD_* environment > TOML file > default, each value with its origin. Resolved once, then frozen.
 
-`glossd run` hands its flags to the daemon as one JSON argument, `python -m glossd.daemon '{"model": ...}'`; both sides
+`glossd run` hands its flags to the daemon as one JSON argument, `python -m glossd.start '{"model": ...}'`; both sides
 call `resolve` with them. Imports neither torch nor hivemind, so that the command line stays quick.
 """
 

@@ -1,4 +1,4 @@
-"""The process: start order, signals, drain. `glossd run` becomes it; `python -m glossd.daemon JSON` is the same.
+"""The process: start order, signals, drain. `glossd.start` runs it.
 
 Start: settings, state folder, model, network, span, local API, banner. Leaving goes the other way and takes five
 seconds at most, also before the banner; a second signal leaves at once.
@@ -38,6 +38,7 @@ class _Leaving:
         self._start = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self.ask, True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
 
     def ask(self, force: bool = False) -> None:
         if self.asked.is_set() and force:
@@ -177,10 +178,3 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    # All is closed by now, and the unloading of torch would take as long as the leaving.
-    os._exit(code)

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no daemon, 4 the swarm cannot cov
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -100,7 +101,9 @@ def run(
     # The daemon replaces this process: signals, exit code and terminal are its own. -P keeps python files of the
     # current folder from standing in for libraries, unless we were ourselves loaded from there.
     safe = [] if {os.getcwd(), ""} & set(sys.path) else ["-P"]
-    os.execv(sys.executable, [sys.executable, *safe, "-m", "glossd.daemon", json.dumps(flags, default=str)])  # noqa: S606
+    # A signal that comes while Python starts anew waits until the daemon listens.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    os.execv(sys.executable, [sys.executable, *safe, "-m", "glossd.start", json.dumps(flags, default=str)])  # noqa: S606
 
 
 app.command("prompt")(prompt.prompt)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,7 @@ def started(glossd: Glossd, monkeypatch: pytest.MonkeyPatch, *arguments: str) ->
         taken.append(command)
 
     monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)  # it would outlive the test
     assert glossd("run", *arguments).code == 0
     return taken[0]
 
@@ -113,7 +115,7 @@ def test_run_hands_over_what_was_given(glossd: Glossd, monkeypatch: pytest.Monke
         "0",
         "--log-json",
     )
-    assert command[-3:-1] == ["-m", "glossd.daemon"]
+    assert command[-3:-1] == ["-m", "glossd.start"]
     flags = json.loads(command[-1])
     assert flags == {"layers": "0:3", "join": ["/ip4/127.0.0.1/a", "/ip4/127.0.0.1/b"], "port": 0, "log_json": True}
     assert resolve(flags).settings.layers == "0:3"
@@ -124,7 +126,7 @@ def test_run_can_set_every_setting_but_the_secret(glossd: Glossd, monkeypatch: p
         "--model m --layers 0:3 --join /a --host 0.0.0.0 --port 1 --announce /b --socket /s --http 127.0.0.1:1 "
         "--state-dir /d --dtype float32 --threads 1 --queue-limit 1 --max-running 1 --hop-timeout 1 --drain 1 "
         "--log-level debug --log-json --models-dir /m --quant nf4 --device-map auto --deterministic --cache-mb 9 "
-        "--activations int8 --require-join --pass-timeout-floor 1 --hedge-share 0.2"
+        "--activations int8 --require-join --pass-timeout-floor 1 --hedge-share 0.2 --memory 5"
     )
     flags = json.loads(started(glossd, monkeypatch, *arguments.split())[-1])
     resolved = resolve(flags)

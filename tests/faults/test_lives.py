@@ -81,6 +81,15 @@ def test_told_to_leave_while_it_starts(daemon: Daemon) -> None:
     assert "Traceback" not in daemon.log
 
 
+def test_told_to_leave_before_it_has_imported_anything(daemon: Daemon) -> None:
+    (daemon.folder / "lock").write_text("")
+    daemon.launch()
+    until(lambda: holds_back(daemon.pid, SIGTERM))
+    daemon.send(SIGTERM)
+    assert exit_code(daemon) == 0
+    assert "ready" not in daemon.log and "Traceback" not in daemon.log
+
+
 def test_the_second_signal_does_not_wait(daemon: Daemon) -> None:
     daemon.flags["drain_s"] = 600
     daemon.launch().wait_ready()
@@ -119,6 +128,11 @@ def refusal(daemon: Daemon) -> str:
 def socket_folder(p2pd: psutil.Process) -> Path:
     listen = next(word for word in p2pd.cmdline() if word.startswith("-listen=/unix"))
     return Path(listen.removeprefix("-listen=/unix")).parent
+
+
+def holds_back(pid: int, number: int) -> bool:
+    blocked = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigBlk"))
+    return bool(int(blocked.split()[1], 16) & 1 << (number - 1))
 
 
 def alive(process: psutil.Process) -> bool:

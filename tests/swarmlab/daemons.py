@@ -37,7 +37,7 @@ class Daemon:
     folder: Path
     flags: dict[str, object]
     enter: tuple[str, ...] = ()
-    module: str = "glossd.daemon"
+    module: str = "glossd.start"
     ready_s: float = 0.0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
