@@ -10,8 +10,9 @@ from typing import Protocol
 
 from glossd import __version__
 from glossd.observe import Log
+from swarm.chain.peers import PeerBook
 from swarm.errors import GlossError, IdentityError
-from swarm.ids import PeerId, Span
+from swarm.ids import Span
 from swarm.net.directory import LEASE_S, Directory
 from swarm.net.transport import Transport
 from swarm.plan.placement import Hosted
@@ -104,11 +105,14 @@ class Membership:
             )
 
 
-def hosted_by_others(records: dict[PeerId, NodeRecord], me: PeerId, avoided: Callable[[PeerId], bool]) -> list[Hosted]:
-    """What placement counts with. A node that is about to move counts where it will be, and for nothing it leaves."""
+def hosted_by_others(book: PeerBook, *, yields: bool = True) -> list[Hosted]:
+    """What placement counts with. A node that is about to move counts where it will be, and for nothing that it leaves.
+    Unless this node `yields`, movers whose ids come after its own count nowhere: of two that go to the same place, one
+    goes on."""
     found = []
-    for peer, record in sorted(records.items()):
-        if peer != me and record.state in ("joining", "online"):
-            serves = record.state == "online" and record.next_span is None and not avoided(peer)
-            found.append(Hosted(record.next_span or record.span, record.throughput, serves))
+    for peer, record in sorted(book.records().items()):
+        rival = record.next_span is not None and not yields and peer > book.me
+        if peer != book.me and record.state in ("joining", "online") and not rival:
+            serves = record.state == "online" and record.next_span is None and not book.state(peer).is_avoided
+            found.append(Hosted(record.next_span or record.span, book.throughput(peer), serves))
     return found

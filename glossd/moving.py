@@ -1,8 +1,8 @@
 """Move to where the swarm needs this node more: seldom, not all at once, and never away from what nobody else serves.
 
-A move loads the new span beside the old one, announces where it goes, waits until everybody can have seen that, and
-looks again: of two nodes that want to leave the same parts, the one that announced later stays. Then it announces the
-new span, serves both until the old one is quiet, and unloads it.
+A move announces where it goes, loads the new span beside the old one, waits until everybody can have seen that, and
+looks again: a node does not leave parts that others may be about to leave as well. Then it announces the new span,
+serves both until the old one is quiet, and unloads it.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ PACE = Pace()
 
 
 class Mover:
-    """`others` reads the directory anew; `lacks` tells whether a part is covered by nobody."""
+    """`others` reads the directory anew, see `hosted_by_others`; `lacks` tells whether a part is covered by nobody."""
 
     def __init__(
         self,
         hosting: Hosting,
         membership: Membership,
-        others: Callable[[], Awaitable[list[Hosted]]],
+        others: Callable[[bool], Awaitable[list[Hosted]]],
         lacks: Callable[[], bool],
         pace: Pace,
     ) -> None:
@@ -61,10 +61,10 @@ class Mover:
         """Before anything is loaded: announce `span`, and choose again once those that start now have chosen too."""
         for _ in range(3):
             await self._membership.announce("joining", span)
-            if not await self._others():
+            if not await self._others(True):
                 break
             await asyncio.sleep(_around(self._pace.settle_s / 2))
-            again = self._hosting.choose(await self._others())
+            again = self._hosting.choose(await self._others(True))
             if again is None or again == span:
                 break
             span = again
@@ -76,7 +76,7 @@ class Mover:
         while True:
             await asyncio.sleep(_around(self._pace.look_s))
             try:
-                target = self._hosting.better(await self._others())
+                target = self._hosting.better(await self._others(True))
                 hurries = self._lacks()
                 if target is not None and (hurries or (target == wanted and time.monotonic() > self._rests_until)):
                     await self._move(target)
@@ -89,11 +89,15 @@ class Mover:
         if old_span is None:
             return
         log.info("moving", parts=old_span, to=target)
-        new = await self._hosting.load(target)
+        await self._membership.announce("online", old_span, target)
         try:
-            await self._membership.announce("online", old_span, target)
+            new = await self._hosting.load(target)
+        except Exception:
+            await self._membership.announce("online", old_span)
+            raise
+        try:
             await asyncio.sleep(_around(self._pace.settle_s))
-            if not self._hosting.is_still_better(target, await self._others()):
+            if not self._hosting.is_still_better(target, await self._others(False)):
                 await self._membership.announce("online", old_span)
                 log.info("stayed", parts=old_span)
                 return

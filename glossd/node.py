@@ -208,9 +208,9 @@ class Node:
             self._moving.cancel()
             await asyncio.wait({self._moving}, timeout=ANNOUNCE_S)
 
-    async def _others(self) -> list[Hosted]:
+    async def _others(self, yields: bool = True) -> list[Hosted]:
         await self.book.refresh()
-        return hosted_by_others(self.book.records(), self.peer_id, lambda peer: self.book.state(peer).is_avoided)
+        return hosted_by_others(self.book, yields=yields)
 
     async def _is_there(self, peer: PeerId) -> bool:
         return await self._links.ping(peer, PING_S)

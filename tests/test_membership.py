@@ -235,6 +235,30 @@ async def test_of_two_nodes_with_one_identity_the_younger_ends(world: World) -> 
         node._membership.check_twin(mine.model_copy(update={"started_ms": now - 60_000, "issued_ms": now + 10_000}))
 
 
+async def test_of_two_that_go_to_the_same_place_one_yields(world: World) -> None:
+    a, b = await world.node("A", "0:3"), await world.node("B", "0:3")
+    for node in (a, b):
+        await node._membership.announce("online", Span(0, 3), Span(3, 6))
+    rivals = {node.peer_id: len(await node._others(False)) for node in (a, b)}
+    assert rivals == {min(rivals): 0, max(rivals): 1}
+    for node in (a, b):
+        (other,) = await node._others(True)
+        assert (other.span, other.serves) == (Span(3, 6), False)
+
+
+async def test_a_boast_counts_as_far_as_it_was_seen(world: World) -> None:
+    asker, boaster = await world.node("W", "none"), await world.node("A", "0:6")
+    await asker.book.refresh()
+    peer_id, announced = boaster.peer_id, asker.book.records()[boaster.peer_id].throughput
+    assert asker.book.throughput(peer_id) == announced
+    asker.book.succeeded(peer_id, 64, 2 * 64 / announced, 0.0)
+    assert announced / 2 <= asker.book.throughput(peer_id) <= announced
+    asker.book.succeeded(peer_id, 64, 1e6, 0.0)
+    assert asker.book.throughput(peer_id) < announced / 2
+    asker.book.succeeded(peer_id, 64, 1e-9, 0.0)
+    assert asker.book.throughput(peer_id) <= announced
+
+
 async def test_measured_work_is_announced(world: World) -> None:
     node = await world.node("A", "0:6")
     trial = (await world.records())["A"].throughput

@@ -18,6 +18,8 @@ from glossd.models import open_model
 from glossd.node import Node
 from glossd.observe import Metrics
 from scripts.benches.harness import say, summary
+from swarm.errors import PassFailed
+from swarm.ids import PeerId
 from swarm.net.hivemind import HivemindNode
 from swarm.net.transport import Stream
 from swarm.plan.routes import uncovered
@@ -100,14 +102,22 @@ async def leave_and_come_back(folder: Path) -> dict[str, list[float]]:
         await node.pause()
         took["paused_s"].append(time.monotonic() - began)
         await node.resume()
-        network._p2pd.host._child.kill()
+        p2pd = network._p2pd
+        p2pd.host._child.kill()
         began = time.monotonic()
-        await network._p2pd.wait_ended()
-        stream = await first.network.open(node.peer_id, ECHO)
-        await stream.write(b"x")
-        await stream.read_exactly(1)
+
+        async def is_back(peer: PeerId = node.peer_id) -> bool:
+            try:
+                stream = await first.network.open(peer, ECHO)
+                await stream.write(b"x")
+                await stream.read_exactly(1)
+                await stream.close()
+            except PassFailed:
+                return False
+            return True
+
+        await until(is_back)
         took["p2pd_back_s"].append(time.monotonic() - began)
-        await stream.close()
 
         async def is_gone(peer: str = node.peer_id) -> bool:
             return peer not in await first.network.records(first.book.model)

@@ -172,6 +172,12 @@ class PeerBook:
         mean = self.state(peer).pass_s.get(size.bit_length())
         return cap_s if mean is None else min(cap_s, max(floor_s, 3 * mean))
 
+    def throughput(self, peer: PeerId) -> float:
+        """What the peer announced, but no more than its passes showed here: size by time, counted generously."""
+        state = self.state(peer)
+        seen = max((2**bucket / max(mean, 1e-9) for bucket, mean in state.pass_s.items()), default=math.inf)
+        return min(self._records[peer].throughput, seen)
+
     def latency_s(self, peer: PeerId) -> float:
         """What a pass over `peer` takes beyond its computing; a guess before the first, and long after the last."""
         latency_s = self.state(peer).latency_s

@@ -101,13 +101,14 @@ class Batcher:
     def _take(self, company: int, patience_s: float) -> list[_Waiting]:
         """The next passes to run together, for up to `patience_s` no fewer than `company`; empty when closed."""
         with self._awake:
-            while not self._queue and not self._closed:
-                self._awake.wait()
+            while True:
+                self._awake.wait_for(lambda: self._queue or self._closed)
                 if self._joins and company > 1:
-                    # What waits may be refused meanwhile, so that nothing is left to take.
                     self._awake.wait_for(lambda: len(self._queue) >= company or self._closed, patience_s)
-            if self._closed:
-                return []
+                if self._closed:
+                    return []
+                if self._queue:
+                    break  # else what waited was refused meanwhile
             first = self._queue.popleft()
             batch, lines = [first], _lines(first.job)
             if self._joins:
