@@ -1,4 +1,4 @@
-"""A daemon with one thing wrong: `python -m tests.swarmlab.faulty FLAGS` in the place of `-m glossd.daemon`.
+"""A daemon with one thing wrong: `python -m tests.swarmlab.faulty FLAGS` in the place of `-m glossd.start`.
 
 It is a real peer that serves its span, until a word in the file `fault` of its state folder tells it what to do wrong
 from the next pass on. `Faulty` starts one and tells it.
