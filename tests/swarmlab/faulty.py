@@ -109,7 +109,7 @@ TWISTS: dict[Fault, Callable[[Tensor], Tensor]] = {
 
 def _install(told: Callable[[], Fault]) -> None:
     """Put a host and links that are wrong into the place of the daemon's own."""
-    from glossd import node
+    from glossd import hosting, node
     from swarm.host.host import SpanHost
     from swarm.net.links import Links
 
@@ -152,7 +152,7 @@ def _install(told: Callable[[], Fault]) -> None:
                 return
             await super()._write(peer, protocol, frame)
 
-    node.SpanHost, node.Links = FaultyHost, FaultyLinks
+    hosting.SpanHost, node.Links = FaultyHost, FaultyLinks
 
 
 def _told(file: Path) -> Fault:
