@@ -113,7 +113,9 @@ async def test_a_node_shows_in_every_state_until_it_is_gone(world: World, monkey
     await node.say_leaving()
     assert (await world.records())["A"].state == "draining"
     await node.leave()
-    assert "A" not in await world.records()
+    assert (await world.records())["A"].state == "offline"
+    await watcher.book.refresh()
+    assert set(watcher.book.records()) == set(), "gone at once, not when its lease ends"
 
 
 async def test_twenty_nodes_that_start_at_once_cover_the_model(world: World) -> None:

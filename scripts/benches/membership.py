@@ -120,7 +120,8 @@ async def leave_and_come_back(folder: Path) -> dict[str, list[float]]:
         took["p2pd_back_s"].append(time.monotonic() - began)
 
         async def is_gone(peer: str = node.peer_id) -> bool:
-            return peer not in await first.network.records(first.book.model)
+            await first.book.refresh()
+            return peer not in first.book.records()
 
         began = time.monotonic()
         await node.leave()

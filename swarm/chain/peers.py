@@ -89,7 +89,9 @@ class PeerBook:
             if peer not in self._found or record != self._found[peer][0]:
                 self._found[peer] = record, now
         self._found = {peer: (record, at) for peer, (record, at) in self._found.items() if now - at <= LEASE_S}
-        self._records = {peer: record for peer, (record, _) in self._found.items() if self._fits(record)}
+        # Who has left says so, and is not missed: only its last word tells it from one that a look-up missed.
+        here = {peer: record for peer, (record, _) in self._found.items() if record.state != "offline"}
+        self._records = {peer: record for peer, record in here.items() if self._fits(record)}
 
     async def keep_fresh(
         self, answers: Callable[[PeerId], Awaitable[bool]], changed: Callable[[], Awaitable[None]] | None = None

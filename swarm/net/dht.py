@@ -144,7 +144,7 @@ class DhtDirectory:
                 continue
             # A record from the future would outlive its owner by as much as its clock is ahead.
             leased = now < expires <= now + LEASE_S + CLOCK_SKEW_S
-            if leased and record.model_id == model and record.state != "offline":
+            if leased and record.model_id == model:
                 records[record.peer_id] = record
         return records
 

@@ -15,7 +15,7 @@ class Directory(Protocol):
         ...
 
     async def withdraw(self, model: ModelId) -> None:
-        """Make our record for `model` disappear at once where that is possible; never raises."""
+        """Replace our record for `model` by one that says "offline", until its lease ends; never raises."""
         ...
 
     async def records(self, model: ModelId) -> dict[PeerId, NodeRecord]:

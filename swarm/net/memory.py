@@ -89,7 +89,10 @@ class MemoryNode:
             self._network.leases[record.model_id, self.peer_id] = (stamped, now + LEASE_S)
 
     async def withdraw(self, model: ModelId) -> None:
-        self._network.leases.pop((model, self.peer_id), None)
+        last, expires = self._network.leases.get((model, self.peer_id), (None, 0.0))
+        if last is not None:
+            parting = last.model_copy(update={"state": "offline"})
+            self._network.leases[model, self.peer_id] = parting, expires
 
     async def records(self, model: ModelId) -> dict[PeerId, NodeRecord]:
         now = self._network.clock()

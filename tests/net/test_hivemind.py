@@ -241,7 +241,8 @@ async def test_records_are_seen_renewed_and_withdrawn(nodes: tuple[HivemindNode,
         assert found[a.peer_id].issued_ms > first.issued_ms
     await a.withdraw(MODEL)
     await a.withdraw(ModelId("cd" * 32))
-    assert set(await b.records(MODEL)) == {b.peer_id}
+    states = {peer: record.state for peer, record in (await b.records(MODEL)).items()}
+    assert states == {a.peer_id: "offline", b.peer_id: "online"}
     with pytest.raises(ValueError, match="cannot announce"):
         await a.announce(record_of(b.peer_id))
 

@@ -206,9 +206,11 @@ async def test_records_last_as_long_as_their_lease() -> None:
     now += LEASE_S / 2
     assert set(await b.records(MODEL)) == {B}
     assert (await b.records(MODEL))[B].issued_ms == 106_000
-    await b.withdraw(MODEL)
+    for _ in range(2):
+        await b.withdraw(MODEL)
+        assert {peer: record.state for peer, record in (await b.records(MODEL)).items()} == {B: "offline"}
+    now += LEASE_S
     assert await b.records(MODEL) == {}
-    await b.withdraw(MODEL)
 
 
 async def test_a_node_announces_only_itself(nodes: tuple[MemoryNode, MemoryNode]) -> None:
