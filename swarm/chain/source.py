@@ -121,6 +121,8 @@ class ChainSource:
         self._excluded: set[PeerId] = set()
         self._witnesses: set[PeerId] = set()
         self._silences = 0
+        self._guessed: set[PeerId] = set()
+        self._cleared: set[PeerId] = set()
         self._chain: tuple[Hop, ...] | None = None
         self._primed: dict[tuple[Hop, ...], int] = {}
         self._spares: tuple[tuple[Hop, ...], bool] = (), False
@@ -253,6 +255,15 @@ class ChainSource:
         except CoverageLost:
             # A spare may have joined since the last look; ask once before giving up.
             await self._book.refresh()
+        try:
+            return self.chain
+        except CoverageLost:
+            if len(self._guessed) < 2:
+                raise
+            # That two hosts of the same parts keep silent is less likely than that the guesses were wrong.
+            self._cleared |= self._guessed
+            self._excluded -= self._guessed
+            self._guessed.clear()
             return self.chain
 
     async def _pass(self, chain: tuple[Hop, ...], one: "_Pass") -> ScoreRows:
@@ -344,7 +355,11 @@ class ChainSource:
         if not blamed:
             self._silences += 1
             if len(peers) == 1 or self._silences > 1:
-                blamed = [max(reversed(peers), key=self._book.slowness)]
+                guess = max(
+                    (p for p in reversed(peers) if p not in self._cleared), key=self._book.slowness, default=None
+                )
+                blamed = [guess or peers[-1]]
+                self._guessed.update(blamed)
         return [HopFailed(peer, PassTimeout(f"peer {short(peer)} did not answer in time")) for peer in blamed]
 
     async def _leave_out(self, failed: HopFailed) -> None:

@@ -125,6 +125,30 @@ async def test_a_peer_that_answers_pings_but_passes_nothing_on_is_found() -> Non
     await swarm.close()
 
 
+async def test_wrong_guesses_do_not_end_a_request() -> None:
+    """The head keeps silent, and those before it are suspected first, until none of them is left."""
+    swarm = await Swarm.of(A="0:2", B="2:4", C="2:4", D="4:6", E="4:6")
+    want = await swarm.decode(SETTINGS["greedy"], swarm.source("quiet"))
+    swarm.timeout_s = 0.1
+    source = swarm.source()
+    victim = source.chain[2].peer
+    for name in ("B", "C"):
+        swarm.book.state(peer(name)).pass_s[1] = 60.0
+
+    async def swallow(stream: Stream) -> None:
+        while True:
+            message, _ = await read_frame(stream)
+            if isinstance(message, Ping):
+                await write_frame(stream, Pong())
+
+    await swarm.network.nodes[victim].serve(PASS_PROTOCOL, swallow)
+    for name in ("me", "B", "C"):
+        await swarm.links_of[name].close()
+    assert await swarm.decode(SETTINGS["greedy"], source) == want
+    assert victim not in {hop.peer for hop in source.chain}
+    await swarm.close()
+
+
 async def test_only_the_head_answers_and_only_for_its_pass() -> None:
     swarm = await Swarm.of(**CHAIN)
     key = ("r", 3, 1)
