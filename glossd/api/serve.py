@@ -82,7 +82,7 @@ class LocalServers:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=MAX_CONNECTIONS,
+            limit_concurrency=MAX_CONNECTIONS + 1,  # uvicorn refuses at it, not beyond
             timeout_keep_alive=5,
             timeout_graceful_shutdown=math.ceil(self._drain_s),
         )
@@ -109,12 +109,15 @@ class _Server(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """Closes a connection whose request head does not arrive in time, which uvicorn would wait for without end."""
+    """Closes a connection whose request head does not arrive in time, which uvicorn would wait for without end, and
+    the one that said nothing for longest when all places are taken, so that a flood of those keeps nobody out."""
 
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._make_room()
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
@@ -124,6 +127,13 @@ class _Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._unwatch()
+
+    def _make_room(self) -> None:
+        silent = {each: each._late.when() for each in self.connections if isinstance(each, _Protocol) and each._late}
+        if silent:
+            loser = min(silent, key=lambda each: silent[each])
+            loser._unwatch()
+            loser.transport.abort()
 
     def _watch_head(self) -> None:
         if self.conn.their_state is not h11.IDLE:

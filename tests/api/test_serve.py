@@ -1,6 +1,7 @@
 """The listening ends: modes, refusals to start, and a clean end."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -131,13 +132,35 @@ async def test_a_head_that_never_comes_is_given_up(tmp_path: Path, monkeypatch: 
 
 async def test_too_many_connections_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "MAX_CONNECTIONS", 3)
-    async with local(tmp_path / "s") as servers:
+    service = FakeService()
+    service.script, service.hang = GOOD[:1], True
+    body = b'{"chat": "x"}'
+    async with LocalServers(build_app(service), tmp_path / "s", None, None, 0) as servers, asyncio.timeout(PATIENCE_S):
         open_ones = [await asyncio.open_unix_connection(str(servers.socket)) for _ in range(3)]
+        for busy, asks in open_ones:
+            asks.write(b"POST /api/prompt HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            await busy.readuntil(b'"plan"')
         reader, writer = await asyncio.open_unix_connection(str(servers.socket))
         writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        async with asyncio.timeout(PATIENCE_S):
-            assert b" 503 " in await reader.readline()
+        assert b" 503 " in await reader.readline()
         for _, each in (*open_ones, (reader, writer)):
+            each.close()
+
+
+async def test_a_flood_of_silent_connections_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "MAX_CONNECTIONS", 8)
+    async with local(tmp_path / "s") as servers, asyncio.timeout(PATIENCE_S):
+        silent = []
+        for number in range(60):
+            silent.append(await asyncio.open_unix_connection(str(servers.socket)))
+            silent[-1][1].write(b"GET / HTTP/1.1\r\nSlow: " if number % 2 else b"")
+        reader, writer = await asyncio.open_unix_connection(str(servers.socket))
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 " in await reader.readline()
+        for first, _ in silent[:52]:
+            with contextlib.suppress(ConnectionResetError):
+                assert await first.read() == b""
+        for _, each in (*silent, (reader, writer)):
             each.close()
 
 
