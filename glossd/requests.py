@@ -175,19 +175,22 @@ class Requests:
             steps = drive_patches(decoder, source, self._halted, travel)
         else:
             steps = drive(decoder, source, self._halted)
-        async for event in steps:
-            seconds = max(time.monotonic() - began, 1e-9)
-            if isinstance(event, Stepped):
-                found += len(event.committed)
-                self._metrics.steps.inc()
-                self._metrics.tokens.inc(len(event.committed))
-                await running.put(self._step(event, decoder, text, source, found / seconds))
-            finished = isinstance(event, Finished)
-            if new := text.grown(decoder.canvas, finished=finished):
-                await running.put(events.Text(text=new))
-            if isinstance(event, Finished):
-                done = self._done(running, event, decoder, text, source, began)
-                await running.put(done.model_copy(update={"pipeline": _pipeline(decoder, travel)}))
+        try:
+            async for event in steps:
+                seconds = max(time.monotonic() - began, 1e-9)
+                if isinstance(event, Stepped):
+                    found += len(event.committed)
+                    self._metrics.steps.inc()
+                    self._metrics.tokens.inc(len(event.committed))
+                    await running.put(self._step(event, decoder, text, source, found / seconds))
+                finished = isinstance(event, Finished)
+                if new := text.grown(decoder.canvas, finished=finished):
+                    await running.put(events.Text(text=new))
+                if isinstance(event, Finished):
+                    done = self._done(running, event, decoder, text, source, began)
+                    await running.put(done.model_copy(update={"pipeline": _pipeline(decoder, travel)}))
+        finally:
+            source.close()
 
     def _plan(self, running: Running, decoder: Decoder, text: CanvasText, source: ChainSource) -> events.Plan:
         return events.Plan(

@@ -52,6 +52,9 @@ class FakeSource:
         self._model = model
         self._before = before
 
+    def close(self) -> None:
+        self.closed = True
+
     async def score(self, work: Work) -> ScoreRows:
         await asyncio.sleep(0)
         if self._before is not None and (waiting := self._before(work)) is not None:

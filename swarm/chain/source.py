@@ -13,6 +13,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,12 +39,13 @@ from swarm.ids import PeerId, RequestId
 from swarm.mixture.rows import ScoreRows
 from swarm.net.links import Links, short
 from swarm.plan.routes import Hop, Offer, choose_chain
-from swarm.wire.messages import PASS_PROTOCOL, Activations, Epoch, PassAnswer, PassRequest, RouteHop
+from swarm.wire.messages import PASS_PROTOCOL, Activations, Epoch, PassAnswer, PassRequest, Release, RouteHop
 from swarm.wire.tensors import Tensor
 
 MAX_ATTEMPTS = 8
 TIMEOUT_FLOOR_S = 2.0
 PING_S = 1.0
+RELEASE_S = 1.0
 SESSION_BYTES = 16
 PACK_ABOVE_S = 0.01
 """Packing score rows takes the head and this node a millisecond, more than the bytes saved take on a near network."""
@@ -123,6 +125,8 @@ class ChainSource:
         self._silences = 0
         self._guessed: set[PeerId] = set()
         self._cleared: set[PeerId] = set()
+        self._may_hold: set[PeerId] = set()
+        self._stragglers: list[asyncio.Task[ScoreRows]] = []
         self._chain: tuple[Hop, ...] | None = None
         self._primed: dict[tuple[Hop, ...], int] = {}
         self._spares: tuple[tuple[Hop, ...], bool] = (), False
@@ -181,6 +185,7 @@ class ChainSource:
                     if task.exception() is None:
                         self._chain = route
                         self._hedges.won += task is not first
+                        self._stragglers.extend(running)
                         for loser in running:
                             self._hedges.follow(loser)
                         running.clear()
@@ -223,6 +228,21 @@ class ChainSource:
                 return rows
         active = work.epoch.active
         return await self._pass(chain, _Pass(work, next(serials), work.ids[:, active], active=active))
+
+    def close(self) -> None:
+        """The request has ended: peers that may hold something of it are told, so that no work is done in vain."""
+        if not self._may_hold or not all(straggler.done() for straggler in self._stragglers):
+            return  # those that are still measured end soon, and what is kept for them with the time
+        if self._relay is not None:
+            self._relay.release(self._book.me, self._session)
+        for peer in self._may_hold - {self._book.me}:
+            if self._links.holds(peer):
+                self._hedges.follow(asyncio.create_task(self._release(peer), name="release"))
+
+    async def _release(self, peer: PeerId) -> None:
+        with suppress(PassFailed, TimeoutError):
+            async with asyncio.timeout(RELEASE_S):
+                await self._links.send(peer, PASS_PROTOCOL, Release(session=self._session))
 
     def _sizes(self, chain: tuple[Hop, ...], work: Work) -> list[int]:
         """Positions of the passes that `work` takes over `chain`, one after the other."""
@@ -273,10 +293,13 @@ class ChainSource:
         began = time.monotonic()
         timeout_s = self._timeout_s(chain, one)
         request = self._first_request(chain, one, timeout_s)
+        before, self._may_hold = self._may_hold, self._may_hold.union(hop.peer for hop in chain)
         async with asyncio.timeout(timeout_s):
             with self._answers.expect(request.key, tuple(hop.peer for hop in chain)) as answered:
                 await self._start(chain[0].peer, request, one.tensors())
                 answer, tensors = await answered
+        if one.epoch is None:
+            self._may_hold = before
         try:
             rows = rows_from(tensors, one.work, self._shape.mask_id, self._shape.n_tokens)
         except BadAnswer as error:

@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +41,7 @@ class _Waiting:
     span: Span
     job: Job
     expires: float
+    owner: Hashable
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Result]"
 
@@ -68,10 +69,13 @@ class Batcher:
     def waiting(self) -> int:
         return len(self._queue)
 
-    async def run(self, span: Span, job: Job, expires: float) -> Result:
-        """The result and the forward's microseconds. Raises BadRequest, or PassTimeout after `expires` (monotonic)."""
+    async def run(self, span: Span, job: Job, expires: float, owner: Hashable = None) -> Result:
+        """The result and the forward's microseconds. Raises BadRequest, or PassTimeout after `expires` (monotonic).
+
+        Is cancelled when `owner` drops it.
+        """
         loop = asyncio.get_running_loop()
-        entry = _Waiting(span, job, expires, loop, loop.create_future())
+        entry = _Waiting(span, job, expires, owner, loop, loop.create_future())
         with self._awake:
             self._queue.append(entry)
             self._awake.notify()
@@ -82,6 +86,15 @@ class Batcher:
             waiting, self._queue = self._queue, deque()
         for entry in waiting:
             entry.settle(reason)
+
+    def drop(self, owner: Hashable) -> None:
+        """Cancel what `owner` has waiting here. Called in the event loop that it came from."""
+        with self._awake:
+            dropped = [entry for entry in self._queue if entry.owner == owner]
+            for entry in dropped:
+                self._queue.remove(entry)
+        for entry in dropped:
+            entry.future.cancel()
 
     def close(self) -> None:
         with self._awake:

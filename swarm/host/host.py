@@ -12,7 +12,7 @@ from swarm.errors import BadRequest, GlossError, Overloaded, PeerRefused
 from swarm.host.batcher import Batcher
 from swarm.host.sessions import Sessions
 from swarm.host.threads import Threads
-from swarm.ids import ModelId, Span
+from swarm.ids import ModelId, PeerId, Span
 from swarm.mixture.rows import ScoreRows
 from swarm.model.batch import Cache
 from swarm.model.forward import HeadWork, Job
@@ -68,7 +68,9 @@ class SpanHost:
             raise Overloaded(f"{MAX_WAITING} passes are waiting here")
         expires = time.monotonic() + request.budget_ms / 1000
         span = Span(request.start, request.stop)
-        out, compute_us = await self._batcher.run(span, self._job(request, tensors), expires)
+        out, compute_us = await self._batcher.run(
+            span, self._job(request, tensors), expires, (request.reply_to, request.session)
+        )
         self.passes += 1
         parts = _from_rows(out) if isinstance(out, ScoreRows) else (_from_torch("hidden", out),)
         answer = PassAnswer(
@@ -78,6 +80,11 @@ class SpanHost:
             computed_us=[*request.computed_us, compute_us],
         )
         return answer, parts
+
+    def release(self, coordinator: PeerId, session: str) -> None:
+        """Drop the passes of a request that wait, and free what is kept for it."""
+        self._batcher.drop((coordinator, session))
+        self.sessions.release((coordinator, session))
 
     def _job(self, request: PassRequest, tensors: dict[str, Tensor]) -> Job:
         x = self._input(request, tensors)

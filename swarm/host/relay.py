@@ -64,6 +64,10 @@ class Relay:
             log.exception("a pass failed")
             await self._report(request, self._me, PeerRefused(f"the pass failed here: {type(error).__name__}"))
 
+    def release(self, coordinator: PeerId, session: str) -> None:
+        """`coordinator`, which is authenticated, needs nothing more of this session."""
+        self._host.release(coordinator, session)
+
     async def _run(self, request: PassRequest, tensors: Tensors, sender: PeerId, began: float) -> None:
         if request.start > 0:
             tensors = self._received(request, tensors, sender)

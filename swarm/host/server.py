@@ -10,7 +10,7 @@ from swarm.host.relay import Relay
 from swarm.ids import PeerId
 from swarm.net.transport import Stream, Transport
 from swarm.wire.frames import Tensors, read_frame, write_frame
-from swarm.wire.messages import PASS_PROTOCOL, PassRequest, Ping, Pong
+from swarm.wire.messages import PASS_PROTOCOL, PassRequest, Ping, Pong, Release
 from swarm.wire.tensors import byte_view
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,9 @@ async def _read_passes(stream: Stream, relay: Relay, passes: asyncio.TaskGroup, 
         message, tensors = await read_frame(stream)
         if isinstance(message, Ping):
             await write_frame(stream, Pong())
+            continue
+        if isinstance(message, Release):
+            relay.release(stream.peer, message.session)
             continue
         if not isinstance(message, PassRequest):
             raise WireError(f"a {message.kind} is not a request")

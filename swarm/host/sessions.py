@@ -69,6 +69,11 @@ class Sessions:
         if session is not None:
             self.size_bytes -= session.size_bytes
 
+    def release(self, prefix: Key) -> None:
+        """Drop every session whose key begins with `prefix`."""
+        for key in [key for key in self._held if key[: len(prefix)] == prefix]:
+            self.drop(key)
+
     def _greediest(self) -> str:
         """Who holds most here makes room, so that one caller's flood costs nobody else a session."""
         sizes: dict[str, int] = {}

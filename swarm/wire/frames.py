@@ -20,12 +20,13 @@ from swarm.wire.messages import (
     Ping,
     Pong,
     Refusal,
+    Release,
     TensorHead,
 )
 from swarm.wire.packed import packed, unpacked
 from swarm.wire.tensors import Tensor, byte_view, size_bytes
 
-Message = PassRequest | PassAnswer | Refusal | Ping | Pong
+Message = PassRequest | PassAnswer | Refusal | Release | Ping | Pong
 Tensors = dict[str, Tensor]
 
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="kind")])

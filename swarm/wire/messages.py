@@ -3,9 +3,9 @@
 A frame is  u32 head length | u32 body length | head | body  (big-endian). The body is the tensors that the head lists,
 little-endian, in order, without gaps. Those of an answer may be packed, see `swarm.wire.packed`.
 
-On PASS_PROTOCOL a peer is asked to run parts and to push what comes out to the next peer of the route; nothing comes
-back on that stream, but a Pong for a Ping. On ANSWER_PROTOCOL the last hop answers the coordinator, and a hop that
-fails refuses. Both streams are kept open.
+On PASS_PROTOCOL a peer is asked to run parts and to push what comes out to the next peer of the route, and told when a
+request has ended; nothing comes back on that stream, but a Pong for a Ping. On ANSWER_PROTOCOL the last hop answers the
+coordinator, and a hop that fails refuses. Both streams are kept open.
 """
 
 from typing import Annotated, Literal
@@ -143,6 +143,13 @@ class Refusal(_Message):
     @property
     def key(self) -> PassKey:
         return self.request, self.step, self.attempt
+
+
+class Release(_Message):
+    """The coordinator needs nothing more of `session`: passes that wait are dropped, keys and values freed."""
+
+    kind: Literal["release"] = "release"
+    session: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", repr=False)]
 
 
 class Ping(_Message):
