@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from swarm.errors import PeerRefused
 from swarm.host.host import Answer, SpanHost
-from swarm.ids import Span
+from swarm.ids import PeerId, Span
 from swarm.wire.messages import DType, PassRequest
 from swarm.wire.tensors import Tensor
 
@@ -63,6 +63,11 @@ class HostedSpans:
         host = next((one for one in self if all(part in one.span for part in wanted)), self._hosts[-1])
         with self._counted(host.span):
             return await host.answer(request, tensors)
+
+    def release(self, coordinator: PeerId, session: str) -> None:
+        """As SpanHost.release, on every host."""
+        for host in self._hosts:
+            host.release(coordinator, session)
 
     async def quiet(self, seconds: float, span: Span | None = None) -> bool:
         """Wait until no pass runs here, or on `span`. False when one still does after `seconds`."""

@@ -54,6 +54,8 @@ def in_passing_thread(work: Callable[[], T], threads: int) -> "Future[T]":
     future: Future[T] = Future()
 
     def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             torch.set_num_threads(threads)
             future.set_result(work())

@@ -1,5 +1,6 @@
 """Threads go to forwards that are worth it, and are shared with the other nodes of a machine."""
 
+import asyncio
 import threading
 
 import pytest
@@ -39,3 +40,19 @@ def test_a_passing_thread_gives_its_result_or_error_and_ends() -> None:
     with pytest.raises(ZeroDivisionError):
         in_passing_thread(lambda: 1 // 0, 1).result(10)
     torch.set_num_threads(before)
+
+
+async def test_whoever_stops_waiting_does_not_disturb_the_work() -> None:
+    ended = threading.Event()
+    begun = threading.Event()
+
+    def work() -> None:
+        begun.set()
+        ended.wait(10)
+
+    waiting = asyncio.ensure_future(asyncio.wrap_future(in_passing_thread(work, 1)))
+    await asyncio.to_thread(begun.wait, 10)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    ended.set()
