@@ -1,95 +1,58 @@
-"""Steady load while nodes come and go: a fifth of the hosts leaves, and comes back, every minute.
+"""Rolling churn: a fifth of eight hosts leaves or joins per minute, under steady load.
 
-Nine processes on loopback: a coordinator that hosts nothing, and eight hosts, two or more for each part. Leaving is
-`kill -9` or SIGTERM, as the seed says; whoever left starts again some seconds later with the same identity. Two clients
-ask one request after the other throughout. GLOSSD_CHURN_MINUTES sets the length (5). Keys: success (share of requests
-that were answered), identical (share of the answers that equal the undisturbed ones), requests, left, killed, replays,
-answer_s (time of an answer), errors (codes), seed.
+Nine processes on loopback: a coordinator that hosts nothing and eight hosts. Hosts are killed or leave as the seed
+says, never the last one of a span, and come back with the same identity. Two clients send one request after the other
+throughout. GLOSSD_CHURN_MINUTES sets how long (5), GLOSSD_CHURN_SEED the seed (1). Keys: success (share of requests
+answered), identical (share of answers equal to the undisturbed ones, each step committed once), requests, moves (what
+happened, in order), replays, answer_s (time of an answer), problems (the first ten), minutes, seed.
 """
 
 import os
-import random
-import threading
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 
-from glossd.events import Done, RequestEvent
 from scripts.benches.failover import BODIES
 from scripts.benches.harness import say, summary
 from tests.swarmlab.daemons import Daemon, swarm
+from tests.swarmlab.history import History
+from tests.swarmlab.schedule import Move, churn
 
-SEED, CLIENTS, SHARE_PER_MINUTE = 1, 2, 0.2
-AWAY_S = (5.0, 20.0)
-SPANS = ("0:3", "0:3", "0:4", "3:6", "3:6", "4:8", "6:8", "6:8")
-
-
-class Load:
-    """Clients that ask until told to stop. `answers`: body, last event, seconds."""
-
-    def __init__(self, node: Daemon) -> None:
-        self.answers: list[tuple[int, RequestEvent, float]] = []
-        self._node = node
-        self._stop = threading.Event()
-
-    def client(self, number: int) -> None:
-        index = number
-        while not self._stop.is_set():
-            began = time.perf_counter()
-            *_, last = self._node.client.events(BODIES[index % len(BODIES)])
-            self.answers.append((index % len(BODIES), last, time.perf_counter() - began))
-            index += 1
-
-    def stop(self) -> None:
-        self._stop.set()
+CLIENTS, SHARE_PER_MINUTE = 2, 0.2
+SPANS = ("0:3", "0:3", "0:3", "3:6", "3:6", "3:6", "6:8", "6:8")
 
 
-def disturb(hosts: list[Daemon], seconds: float) -> tuple[int, int]:
-    """Let hosts leave and come back at the rate of the bench; how many left, and how many of them were killed."""
-    rng = random.Random(SEED)
-    until, gap_s = time.monotonic() + seconds, 60 / (SHARE_PER_MINUTE * len(hosts))
-    left = killed = 0
-    while time.monotonic() + gap_s < until:
-        time.sleep(gap_s / 2)
-        host = rng.choice(hosts)
-        kills = rng.random() < 0.5
-        say(f"{host.flags['layers']} {'is killed' if kills else 'leaves'}")
-        if kills:
+def play(moves: Sequence[Move], hosts: Sequence[Daemon], minutes: float) -> None:
+    """Do what the schedule says, when it says so. Ends after `minutes`, with everybody back."""
+    began = time.monotonic()
+    for move in moves:
+        time.sleep(max(0.0, began + move.at_s - time.monotonic()))
+        host = hosts[move.host]
+        say(f"{move.at_s:.0f} s: host {move.host} of {host.flags['layers']} {move.what}")
+        if move.what == "joins":
+            host.launch().wait_ready()
+        elif move.what == "killed":
             host.kill()
         else:
             host.end()
-        left, killed = left + 1, killed + kills
-        time.sleep(min(gap_s / 2, rng.uniform(*AWAY_S)))
-        host.launch().wait_ready()
-    return left, killed
+    time.sleep(max(0.0, began + 60 * minutes - time.monotonic()))
 
 
 def run() -> dict[str, object]:
-    minutes = float(os.environ.get("GLOSSD_CHURN_MINUTES", "5"))
-    with swarm("none", *SPANS) as nodes, ThreadPoolExecutor(CLIENTS) as pool:
-        say("undisturbed")
-        want = [nodes[0].ask(body).token_ids for body in BODIES]
-        load = Load(nodes[0])
-        clients = [pool.submit(load.client, number) for number in range(CLIENTS)]
-        try:
-            left, killed = disturb(nodes[1:], 60 * minutes)
-        finally:
-            load.stop()
-        for client in clients:
-            client.result()
-    done = [(index, last, seconds) for index, last, seconds in load.answers if isinstance(last, Done)]
+    minutes, seed = float(os.environ.get("GLOSSD_CHURN_MINUTES", "5")), int(os.environ.get("GLOSSD_CHURN_SEED", "1"))
+    moves = churn(seed, SPANS, SHARE_PER_MINUTE, minutes)
+    with swarm("none", *SPANS) as nodes:
+        history = History.by(nodes[0], BODIES)
+        with history.load(nodes[:1], CLIENTS, seed):
+            play(moves, nodes[1:], minutes)
     return {
         "where": "processes on loopback",
+        "success": round(history.success, 4),
+        "identical": round(history.identical, 4),
+        "requests": len(history.entries),
+        "moves": [f"{move.at_s:.0f} s: {move.host} {move.what}" for move in moves],
+        "replays": sum(entry.replays for entry in history.entries),
+        "answer_s": summary([entry.seconds for entry in history.answered], 2),
+        "problems": history.problems[:10],
         "minutes": minutes,
-        "requests": len(load.answers),
-        "success": round(len(done) / len(load.answers), 4),
-        "identical": round(sum(last.token_ids == want[index] for index, last, _ in done) / len(done), 4),
-        "left": left,
-        "killed": killed,
-        "replays": sum(last.timings.replays for _, last, _ in done),
-        "answer_s": summary([seconds for _, _, seconds in done], 2),
-        "errors": Counter(
-            getattr(last, "code", last.type) for _, last, _ in load.answers if not isinstance(last, Done)
-        ),
-        "seed": SEED,
+        "seed": seed,
     }
