@@ -134,6 +134,7 @@ class _Protocol(H11Protocol):
             loser = min(silent, key=lambda each: silent[each])
             loser._unwatch()
             loser.transport.abort()
+            self.connections.discard(loser)  # which it leaves by itself only later, when others have been refused
 
     def _watch_head(self) -> None:
         if self.conn.their_state is not h11.IDLE:
