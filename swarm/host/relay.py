@@ -19,8 +19,10 @@ from swarm.net.links import Links
 from swarm.wire.activations import BESIDE, pack, unpack
 from swarm.wire.frames import Message, Tensors
 from swarm.wire.messages import ANSWER_PROTOCOL, PASS_PROTOCOL, PassAnswer, PassRequest, Refusal
-from swarm.wire.tensors import Tensor
+from swarm.wire.tensors import Tensor, is_within
 
+LARGEST = 2.0**20
+"""Hidden states may have outliers of some ten thousands; beyond this nobody has computed them."""
 REPORT_S = 5.0
 
 log = logging.getLogger(__name__)
@@ -94,6 +96,8 @@ class Relay:
             hidden = unpack(tensors, request.activations, dtype, (request.rows, request.columns, size))
         except WireError as error:
             raise _AtFault(sender, BadAnswer(str(error))) from None
+        if not is_within(hidden, LARGEST):
+            raise _AtFault(sender, BadAnswer(f"hidden states exceed {LARGEST:g}, which no model's come near"))
         return {"hidden": hidden, **_beside(tensors)}
 
     async def _push(self, peer: PeerId, request: PassRequest, tensors: tuple[Tensor, ...]) -> None:

@@ -4,6 +4,7 @@ bfloat16, which numpy lacks, travels as raw 2-byte patterns: a coordinator forwa
 Called by `frames`, and by hosts and chains to make and read tensors.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +117,18 @@ def size_bytes(dtype: DType, shape: tuple[int, ...] | list[int]) -> int:
     if extent > BODY_LIMIT:
         raise WireError(f"a tensor of {dtype} {list(shape)} exceeds {BODY_LIMIT} bytes")
     return size
+
+
+def is_within(tensor: Tensor, limit: float) -> bool:
+    """Whether every element is finite and at most `limit` in size; of bfloat16, `limit` is rounded down to a power of
+    two."""
+    if tensor.dtype == "bfloat16":
+        exponent = (int(math.log2(limit)) + 127) << 7
+        return not bool(((tensor._view("<u2") & _BFLOAT16_EXPONENT) >= exponent).any())
+    array = tensor.array()
+    return not array.size or (
+        float(array.max()) <= limit and float(array.min()) >= -limit
+    )  # false also of not-a-number
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -18,7 +18,7 @@ BODIES = (
     LONG | {"max_tokens": 32, "cache": "dual", "block_length": 16},
     LONG | {"max_tokens": 16, "cfg_scale": 1.0},
 )
-REFUSED = (Fault.FAIL, Fault.NAN, Fault.WRONG_SHAPE, Fault.WRONG_DTYPE)
+REFUSED = (Fault.FAIL, Fault.NAN, Fault.WRONG_SHAPE, Fault.WRONG_DTYPE, Fault.HUGE)
 SILENT = (Fault.HANG, Fault.STALE, Fault.DISCONNECT)
 HARMLESS = (Fault.SLOW, Fault.REPLAY)
 """Nobody need be left out for these."""

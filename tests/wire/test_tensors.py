@@ -3,7 +3,7 @@ import pytest
 
 from swarm.errors import WireError
 from swarm.wire.messages import BODY_LIMIT
-from swarm.wire.tensors import Tensor, is_finite, size_bytes
+from swarm.wire.tensors import Tensor, is_finite, is_within, size_bytes
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "float16"])
@@ -104,3 +104,18 @@ def test_infinities_and_nans_are_found_in_bfloat16_bits() -> None:
 
 def test_integers_are_finite() -> None:
     assert is_finite(Tensor.of("x", np.array([-1, 0x7F80_0000], dtype=np.int32)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_size_is_seen_in_every_format(dtype: str) -> None:
+    def tensor(*values: float) -> Tensor:
+        if dtype == "float32":
+            return Tensor.of("x", np.array(values, np.float32))
+        return Tensor.raw(
+            "x", "bfloat16", (len(values),), (np.array(values, "<f4").view("<u4") >> 16).astype("<u2").tobytes()
+        )
+
+    assert is_within(tensor(0.0, -500.0, 1000.0), 1024.0)
+    for bad in (2048.0, -3e38, np.inf, -np.inf, np.nan):
+        assert not is_within(tensor(0.0, bad), 1024.0)
+    assert is_within(tensor(), 1024.0)
